@@ -33,6 +33,15 @@ pub enum SystemFault {
         /// Who has it, and what to do.
         by: String,
     },
+    /// Another daemon, on another interface, limits an address of a service, too.
+    LimitedBeside {
+        /// The service.
+        service: String,
+        /// Index in its `listen`.
+        index: usize,
+        /// Who does, and what to do.
+        by: String,
+    },
     /// The directory for pins is on no BPF file system.
     PinsNotBpffs {
         /// The directory.
@@ -174,6 +183,7 @@ impl SystemFault {
             self,
             Self::NamespaceMissing { fatal: false, .. }
                 | Self::ListensElsewhere { .. }
+                | Self::LimitedBeside { .. }
                 | Self::WrongSide { .. }
                 | Self::Unprotected { .. }
                 | Self::OnTop { .. }
@@ -229,6 +239,7 @@ impl SystemFault {
             }
             Self::NothingListens { service, index }
             | Self::ListensElsewhere { service, index, .. }
+            | Self::LimitedBeside { service, index, .. }
             | Self::ListensOnSsh { service, index, .. } => {
                 format!("services.{}.listen[{index}]", step(service))
             }
@@ -254,7 +265,7 @@ impl std::fmt::Display for SystemFault {
                 "another XDP program ({program}) owns {interface} and is not replaced; \
                  write attach: tcx, or take it off"
             ),
-            Self::InterfaceHeld { by, .. } => f.write_str(by),
+            Self::InterfaceHeld { by, .. } | Self::LimitedBeside { by, .. } => f.write_str(by),
             Self::PinsNotBpffs { path } => write!(
                 f,
                 "{} is on no BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf",

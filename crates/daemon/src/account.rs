@@ -120,6 +120,11 @@ impl Account {
         Ok(())
     }
 
+    /// Its number.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid.as_raw()
+    }
+
     /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.name

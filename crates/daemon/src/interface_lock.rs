@@ -7,108 +7,33 @@
 //! ends, and it says which process that is, across mount and PID namespaces. Who runs and is refused
 //! sends a byte there, so that the one that holds the lock can tell its operator.
 //!
+//! Any process may take a name. Only a daemon's ([`Daemons`]) keeps another one out or makes it unready.
+//!
 //! A successor waits for the locks of its predecessor: its sockets are made at the start, within
 //! their namespaces, and get their names later. That needs no privileges.
 
 use crate::kernel::plan;
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use crate::neighbours::{self, Neighbours};
+use crate::others::{Daemons, Holder, ask_by, at, heard, socket};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
-    bind, connect, listen, recv, send, socket_with,
-};
-use std::fmt;
+use rustix::net::{SocketAddrUnix, bind, listen};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tidegate_config::{Config, InterfaceConfig, namespace_path};
 use tidegate_sense::in_namespace;
-use tidegate_units::{BootClock, Clock, Nanos};
+use tidegate_units::Nanos;
 
 /// Who knocks at a time.
 const KNOCKS_MAX: usize = 8;
-/// What one that runs and is refused sends.
-const KNOCK: &[u8] = b"r";
 /// For so long it is told that somebody else wanted an interface.
 const TOLD_FOR: Nanos = Nanos::from_secs(60);
 /// So long a predecessor may keep its locks after it said that it leaves.
 const LEAVES_WITHIN: Nanos = Nanos::from_secs(5);
-/// A holder that ends while it is looked for makes room: so often it is tried.
-const TRIES: u32 = 3;
-/// `USER_HZ`: the unit of times in /proc, the same wherever we run.
-const USER_HZ: u64 = 100;
-/// Longest command line that is shown, in bytes.
-const COMMAND_MAX: usize = 120;
-
-/// A process that holds a lock, or wanted it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
-    /// `None`: it is in a PID namespace that cannot be seen from here.
-    pid: Option<u32>,
-    user: u32,
-    /// How long it has run.
-    age: Option<Nanos>,
-    command: String,
-}
-
-impl Holder {
-    /// Whoever is at the other end of a connection.
-    fn of(socket: &OwnedFd) -> io::Result<Self> {
-        // Not rustix's: its process ids are never 0, and those of another PID namespace are.
-        let peer = getsockopt(socket, PeerCredentials)?;
-        let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0);
-        let process = pid.map(|pid| PathBuf::from(format!("/proc/{pid}")));
-        let age = process.as_deref().and_then(age);
-        let command = process.as_deref().map(command).unwrap_or_default();
-        Ok(Self { pid, user: peer.uid(), age, command })
-    }
-
-    /// Anybody may take a name; a daemon is started by root, or by whoever started this one.
-    fn counts(&self) -> bool {
-        self.user == 0 || self.user == rustix::process::geteuid().as_raw()
-    }
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pid {
-            Some(pid) => write!(f, "pid {pid}")?,
-            None => f.write_str("a process in another PID namespace")?,
-        }
-        if let Some(age) = self.age {
-            write!(f, ", started {} ago", words(age))?;
-        }
-        if self.command.is_empty() { Ok(()) } else { write!(f, ": {}", self.command) }
-    }
-}
-
-/// A span for people.
-fn words(span: Nanos) -> String {
-    let seconds = span.as_secs_f64() as u64;
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} days", seconds / 86_400),
-    }
-}
-
-/// How long a process has run.
-fn age(process: &Path) -> Option<Nanos> {
-    let text = std::fs::read_to_string(process.join("stat")).ok()?;
-    // Behind the name, which may contain anything, comes the third field; the start is the 22nd.
-    let began: u64 = text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-    let began = Nanos(began.saturating_mul(1_000_000_000 / USER_HZ));
-    Some(BootClock.now().since(began))
-}
-
-fn command(process: &Path) -> String {
-    let mut bytes = std::fs::read(process.join("cmdline")).unwrap_or_default();
-    bytes.truncate(COMMAND_MAX);
-    let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
-    text.chars().filter(|c| !c.is_control()).collect::<String>().trim_end().to_owned()
-}
-
+/// A holder that ends while it is looked for makes room, and one that has just begun does not listen yet:
+/// so often it is tried, and so long is waited in between.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(10);
 /// An interface belongs to another daemon.
 #[derive(Debug, thiserror::Error)]
 #[error("interface {interface}: {by}")]
@@ -145,17 +70,19 @@ struct InterfaceLock {
     interface: InterfaceConfig,
     /// With its name, or to be given it.
     socket: OwnedFd,
+    /// Asks who has the name, of the same namespace.
+    asks: OwnedFd,
+    /// Who answered it.
+    answered: Option<Holder>,
     held: bool,
 }
 
-fn address(interface: &InterfaceConfig) -> io::Result<SocketAddrUnix> {
-    let name = format!("tidegate/interface/{}", interface.name);
-    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+fn name(interface: &InterfaceConfig) -> String {
+    format!("tidegate/interface/{}", interface.name)
 }
 
-fn socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+fn address(interface: &InterfaceConfig) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(name(interface).as_bytes())?)
 }
 
 /// The interface, with its namespace.
@@ -167,7 +94,7 @@ fn shown(interface: &InterfaceConfig) -> String {
 }
 
 /// The interfaces that get hooks.
-fn wanted(config: &Config) -> Vec<InterfaceConfig> {
+pub(crate) fn wanted(config: &Config) -> Vec<InterfaceConfig> {
     plan(config).config.interfaces
 }
 
@@ -176,7 +103,7 @@ fn is_same(a: &InterfaceConfig, b: &InterfaceConfig) -> bool {
 }
 
 /// Runs `work` where the interface is.
-fn within<T: Send>(
+pub(crate) fn within<T: Send>(
     interface: &InterfaceConfig,
     work: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
@@ -187,61 +114,43 @@ fn within<T: Send>(
 /// Who holds the lock on an interface; to be called within its namespace. With `knocks` it hears that
 /// somebody wanted it.
 fn ask(interface: &InterfaceConfig, knocks: bool) -> io::Result<Option<Holder>> {
-    let socket = socket()?;
-    match connect(&socket, &address(interface)?) {
-        Ok(()) => {}
-        Err(Errno::CONNREFUSED) => return Ok(None),
-        // Nobody takes the calls: its process stands still, or somebody fills its queue. Whose it is
-        // cannot be told. It must keep nobody out; hooks that are in force are found all the same.
-        Err(Errno::AGAIN) => {
-            let command = "it takes no calls".to_owned();
-            return Ok(Some(Holder { pid: None, user: u32::MAX, age: None, command }));
-        }
-        Err(error) => return Err(error.into()),
-    }
-    if knocks {
-        // Who has gone needs no news.
-        let _ = send(&socket, KNOCK, SendFlags::NOSIGNAL);
-    }
-    Holder::of(&socket).map(Some)
+    ask_by(&socket()?, &address(interface)?, |_| knocks)
 }
 
 /// Interfaces that another daemon has than the one at the control socket, which a start would succeed,
 /// and who that is.
 pub(crate) fn held_by_others(config: &Config) -> Vec<(String, Holder)> {
-    let ours = at(&config.daemon.socket);
+    let (ours, daemons) = (at(&config.daemon.socket), Daemons::of(config));
     let other = |interface: &InterfaceConfig| {
         let holder = within(interface, || ask(interface, false)).ok()??;
         let succeeds = ours.as_ref().is_some_and(|ours| ours.pid == holder.pid);
-        (holder.counts() && !succeeds).then(|| (interface.name.clone(), holder))
+        (daemons.have(&holder) && !succeeds).then(|| (interface.name.clone(), holder))
     };
     wanted(config).iter().filter_map(other).collect()
 }
 
-/// The daemon at a control socket.
-fn at(path: &Path) -> Option<Holder> {
-    let socket = socket().ok()?;
-    connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
-    Holder::of(&socket).ok()
-}
-
 impl InterfaceLock {
-    /// InterfaceLocks an interface, or prepares to lock it after `predecessor` (a process id as we see it).
-    /// `None`: it cannot be locked, and that is logged.
-    fn take(interface: &InterfaceConfig, predecessor: Option<u32>) -> Result<Option<Self>, Held> {
+    /// Locks an interface, or prepares to lock it after `predecessor` (a process id as we see it), or after
+    /// one that is no daemon. `None`: it cannot be locked, and that is logged.
+    fn take(
+        interface: &InterfaceConfig,
+        daemons: &Daemons,
+        predecessor: Option<u32>,
+    ) -> Result<Option<Self>, Held> {
         let tried = within(interface, || {
-            let mut lock = Self { interface: interface.clone(), socket: socket()?, held: false };
-            let mut holder = None;
+            let (interface, socket, asks) = (interface.clone(), socket()?, socket()?);
+            let mut lock = Self { interface, socket, asks, answered: None, held: false };
             for _ in 0..TRIES {
                 if lock.attempt()? {
                     return Ok((lock, None));
                 }
-                holder = ask(interface, predecessor.is_none())?;
+                let holder = ask(&lock.interface, predecessor.is_none())?;
                 if holder.is_some() {
-                    break;
+                    return Ok((lock, holder));
                 }
+                std::thread::sleep(PAUSE);
             }
-            Ok((lock, holder))
+            Ok((lock, None))
         });
         let interface = shown(interface);
         let (lock, holder) = match tried {
@@ -251,16 +160,13 @@ impl InterfaceLock {
                 return Ok(None);
             }
         };
-        let Some(holder) = holder else { return Ok(Some(lock)) };
         // One that cannot be seen from here hands over: it is the one that does.
-        if predecessor.is_some_and(|pid| holder.pid.is_none_or(|by| by == pid)) {
-            return Ok(Some(lock));
+        let leaves =
+            |holder: &Holder| predecessor.is_some_and(|pid| holder.pid.is_none_or(|by| by == pid));
+        match holder.filter(|holder| daemons.have(holder) && !leaves(holder)) {
+            Some(holder) => Err(Held { interface, by: sentence(&holder) }),
+            None => Ok(Some(lock)),
         }
-        if !holder.counts() {
-            tracing::warn!(interface, "its lock is held by {holder}, which is no daemon of root");
-            return Ok(None);
-        }
-        Err(Held { interface, by: sentence(&holder) })
     }
 
     /// Gives the socket its name; whether it is ours now.
@@ -274,23 +180,21 @@ impl InterfaceLock {
             Err(error) => return Err(error.into()),
         }
         listen(&self.socket, KNOCKS_MAX as i32)?;
-        self.held = true;
+        (self.held, self.answered) = (true, None);
         Ok(true)
     }
 
-    /// One that wanted the interface and was refused.
-    fn refused(&self) -> Option<Holder> {
-        let calls = std::iter::repeat_with(|| accept_with(&self.socket, SocketFlags::CLOEXEC));
-        let mut refused = None;
-        for call in calls.take(KNOCKS_MAX) {
-            let Ok(call) = call else { break };
-            let mut byte = [0];
-            let heard = recv(&call, &mut byte, RecvFlags::DONTWAIT).is_ok_and(|(_, n)| n == 1);
-            // Those who only look send nothing.
-            let from = Holder::of(&call).ok().filter(|from| heard && from.counts());
-            refused = from.or(refused);
+    /// Who has the name instead. Later there are no privileges to enter another namespace: there the
+    /// socket that was made at the start asks until it is answered, and the answer holds.
+    fn holder(&mut self) -> Option<Holder> {
+        if self.interface.namespace.is_none() {
+            return ask(&self.interface, false).ok().flatten();
         }
-        refused
+        if self.answered.is_none() {
+            let address = address(&self.interface).ok()?;
+            self.answered = ask_by(&self.asks, &address, |_| false).ok().flatten();
+        }
+        self.answered.clone()
     }
 }
 
@@ -298,38 +202,60 @@ impl InterfaceLock {
 #[derive(Debug, Default)]
 pub(crate) struct InterfaceLocks {
     all: Vec<InterfaceLock>,
+    daemons: Daemons,
     /// Since when it waits for what its predecessor has.
     waits: Option<Nanos>,
     /// Who was refused last, and when.
     told: Option<(Nanos, String)>,
-    /// What is not ours, by interface.
+    /// What this daemon limits, for others to see.
+    neighbours: Neighbours,
+    /// Another daemon that limits the same, and since when it is told.
+    beside: Option<(Option<Nanos>, String)>,
+    /// What is another daemon's, by interface.
     others: Vec<(InterfaceConfig, String)>,
+    /// Names that processes have which are no daemons, one sentence each.
+    taken: Vec<String>,
 }
 
 impl InterfaceLocks {
-    /// InterfaceLocks all interfaces of a configuration; those that `predecessor` has are had later.
+    /// Locks all interfaces of a configuration; those that `predecessor` has are had later.
     ///
     /// # Errors
     /// When another daemon has one. Then none is locked.
     pub(crate) fn take(config: &Config, predecessor: Option<u32>) -> Result<Self, Held> {
         let mut locks = Self::default();
         locks.add(config, predecessor)?;
+        locks.meet(config, predecessor);
         Ok(locks)
+    }
+
+    /// Tells daemons on other interfaces that this one limits the same, and the operator of them.
+    fn meet(&mut self, config: &Config, predecessor: Option<u32>) {
+        let own = Some(std::process::id());
+        let but = |by: &Holder| by.pid == own || predecessor.is_some() && by.pid == predecessor;
+        for beside in neighbours::beside(config, true, but) {
+            let text = beside.sentence();
+            tracing::warn!(service = beside.service, "{text}");
+            self.beside = Some((None, text));
+        }
+        self.neighbours.follow(config);
     }
 
     fn add(&mut self, config: &Config, predecessor: Option<u32>) -> Result<(), Held> {
         let mut more: Vec<InterfaceLock> = Vec::new();
+        let daemons = Daemons::of(config);
         for interface in &wanted(config) {
             let known = |lock: &InterfaceLock| is_same(&lock.interface, interface);
             if !self.all.iter().chain(&more).any(known) {
-                more.extend(InterfaceLock::take(interface, predecessor)?);
+                more.extend(InterfaceLock::take(interface, &daemons, predecessor)?);
             }
         }
         self.all.extend(more);
+        self.daemons = daemons;
         Ok(())
     }
 
-    /// InterfaceLocks what a configuration has more than the one before.
+    /// Locks what a configuration has more than the one before.
     ///
     /// # Errors
     /// When another daemon has one. Then nothing has changed.
@@ -341,43 +267,55 @@ impl InterfaceLocks {
     pub(crate) fn keep(&mut self, config: &Config) {
         let wanted = wanted(config);
         self.all.retain(|lock| wanted.iter().any(|i| is_same(i, &lock.interface)));
+        self.meet(config, None);
     }
 
     /// Takes what a predecessor has left, and hears who was refused.
     pub(crate) fn look(&mut self, now: Nanos) {
         self.others.clear();
+        self.taken.clear();
         let since = *self.waits.get_or_insert(now);
         for lock in &mut self.all {
-            let interface = &lock.interface;
+            let interface = shown(&lock.interface);
             if lock.held {
-                if let Some(by) = lock.refused() {
+                if let Some(by) = heard(&lock.socket, KNOCKS_MAX, &self.daemons) {
                     let text = format!(
-                        "another tidegate ({by}) wanted interface {}, which this one has, and was refused",
-                        shown(interface)
+                        "another tidegate ({by}) wanted interface {interface}, which this one has, and was refused"
                     );
                     self.told = Some((now, text));
                 }
-            } else if !lock.attempt().unwrap_or(false) && now.since(since) > LEAVES_WITHIN {
-                // Later there are no privileges to look into other namespaces.
-                let by = within(&lock.interface, || ask(&lock.interface, false)).ok().flatten();
-                let by =
-                    by.map_or_else(|| "a process that is not known".into(), |by| by.to_string());
-                let text = format!(
-                    "interface {}: another tidegate has it, too ({by}): both limit it; stop one",
-                    shown(&lock.interface)
-                );
-                self.others.push((lock.interface.clone(), text));
+                continue;
+            }
+            if lock.attempt().unwrap_or(false) || now.since(since) <= LEAVES_WITHIN {
+                continue;
+            }
+            match lock.holder().filter(|holder| self.daemons.have(holder)) {
+                Some(by) => {
+                    let text = format!(
+                        "interface {interface}: another tidegate has it, too ({by}): both limit it; stop one"
+                    );
+                    self.others.push((lock.interface.clone(), text));
+                }
+                None => self.taken.push(format!(
+                    "interface {interface}: the name of its lock, @{}, is taken by a process that is no tidegate \
+                     (`ss -xlp`, /proc/net/unix): a second tidegate is not kept away; end that process",
+                    name(&lock.interface)
+                )),
             }
         }
-        if self.told.as_ref().is_some_and(|(at, _)| now.since(*at) > TOLD_FOR) {
-            self.told = None;
+        if let Some(text) = self.neighbours.heard(&self.daemons) {
+            self.beside = Some((None, text));
         }
+        self.told.take_if(|(at, _)| now.since(*at) > TOLD_FOR);
+        self.beside.take_if(|(at, _)| now.since(*at.get_or_insert(now)) > TOLD_FOR);
     }
 
     /// What an operator should know.
     pub(crate) fn doubts(&self) -> impl Iterator<Item = String> {
         let told = self.told.iter().map(|(_, text)| text.clone());
-        self.others.iter().map(|(_, text)| text.clone()).chain(told)
+        let told = told.chain(self.beside.iter().map(|(_, text)| text.clone()));
+        let others = self.others.iter().map(|(_, text)| text.clone());
+        others.chain(self.taken.iter().cloned()).chain(told)
     }
 
     /// That another daemon limits an interface, too.
@@ -453,6 +391,61 @@ mod tests {
         assert!(InterfaceLocks::take(&ours, Some(1)).is_err(), "another one than its predecessor");
     }
 
+    /// A socket with the name of a lock, of a user: what the kernel says of it is as of `listen`, and
+    /// users are those of a thread.
+    fn squat(interface: &str, user: u32, listens: bool) -> OwnedFd {
+        let interface = wanted(&config(&[interface])).remove(0);
+        let take = move || {
+            let user = rustix::process::Uid::from_raw(user);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            let taken = socket().unwrap();
+            bind(&taken, &address(&interface).unwrap()).unwrap();
+            if listens {
+                listen(&taken, 16).unwrap();
+            }
+            taken
+        };
+        std::thread::spawn(take).join().unwrap()
+    }
+
+    /// Needs root.
+    #[test]
+    fn a_name_that_no_daemon_has_keeps_nobody_out_and_is_told() {
+        const NOBODY: u32 = 65_534;
+        for (interface, user, listens) in
+            [("tgq7", NOBODY, false), ("tgq8", NOBODY, true), ("tgq9", 0, false)]
+        {
+            let ours = config(&[interface]);
+            let squatter = squat(interface, user, listens);
+            assert_eq!(held_by_others(&ours), [], "{interface}");
+            let mut locks = InterfaceLocks::take(&ours, None).unwrap();
+            locks.look(Nanos::SECOND);
+            locks.look(Nanos::SECOND + LEAVES_WITHIN + Nanos(1));
+            assert_eq!(locks.shared(interface, ""), None, "{interface}: it stays ready");
+            let doubts = Vec::from_iter(locks.doubts());
+            assert!(doubts.len() == 1 && doubts[0].contains("is no tidegate"), "{doubts:?}");
+            drop(squatter);
+            locks.look(Nanos::from_secs(9));
+            assert_eq!(locks.doubts().count(), 0, "{interface}");
+            assert!(InterfaceLocks::take(&ours, None).is_err(), "{interface}: now it is locked");
+        }
+    }
+
+    /// A successor gets its locks after it became `daemon.user`. Needs root.
+    #[test]
+    fn a_lock_of_the_user_of_daemons_counts() {
+        let (mut ours, interface) = (config(&["tgq10"]), "tgq10");
+        let _theirs = squat(interface, 65_534, true);
+        assert!(InterfaceLocks::take(&ours, None).is_ok(), "nobody's is not known as a daemon's");
+        ours.daemon.user = Some("nobody".into());
+        assert_eq!(held_by_others(&ours).len(), 1);
+        assert!(InterfaceLocks::take(&ours, None).is_err());
+        let mut locks = InterfaceLocks::take(&ours, Some(std::process::id())).unwrap();
+        locks.look(Nanos::SECOND);
+        locks.look(Nanos::SECOND + LEAVES_WITHIN + Nanos(1));
+        assert!(locks.shared(interface, "").is_some(), "and it has not gone");
+    }
+
     #[test]
     fn a_reload_locks_and_gives_back() {
         let (one, two) = (config(&["tgq5"]), config(&["tgq5", "tgq6"]));
@@ -464,12 +457,5 @@ mod tests {
         assert!(InterfaceLocks::take(&config(&["tgq6"]), None).is_err());
         locks.keep(&one);
         assert!(InterfaceLocks::take(&config(&["tgq6"]), None).is_ok());
-    }
-
-    #[test]
-    fn spans_are_told_in_the_unit_that_fits() {
-        for (seconds, text) in [(3, "3 s"), (180, "3 min"), (7200, "2 h"), (200_000, "2 days")] {
-            assert_eq!(words(Nanos::from_secs(seconds)), text);
-        }
     }
 }

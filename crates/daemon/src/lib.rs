@@ -29,6 +29,8 @@ mod levels;
 mod links;
 mod lock;
 mod log;
+mod neighbours;
+mod others;
 pub mod outlet;
 mod overrides;
 pub mod owner;

@@ -23,6 +23,8 @@ use crate::handover::{HandoverError, Leaving, Predecessor, Step};
 use crate::interface_lock::{self, Held, InterfaceLocks, held_by_others};
 use crate::kernel::{plan, release_pinned};
 use crate::lock::Lock;
+use crate::neighbours;
+use crate::others::{Holder, at};
 use crate::overrides::modes_of;
 use crate::owner::{Owner, Parts, keep_canaries, keep_modes};
 use crate::plane::PlaneError;
@@ -750,6 +752,12 @@ pub fn examine(config: &Config) -> io::Result<Preflight> {
     for (interface, holder) in held_by_others(config) {
         let by = interface_lock::sentence(&holder);
         found.faults.push(SystemFault::InterfaceHeld { interface, by });
+    }
+    let runs = at(&config.daemon.socket);
+    let succeeds = |by: &Holder| runs.as_ref().is_some_and(|runs| runs.pid == by.pid);
+    for one in neighbours::beside(config, false, succeeds) {
+        let (service, index, by) = (one.service.clone(), one.index, one.sentence());
+        found.faults.push(SystemFault::LimitedBeside { service, index, by });
     }
     // Without privileges the kernel does not say.
     if let Ok(left) = tidegate_bpf::leftovers(&plan(config), MonotonicClock.now(), true) {

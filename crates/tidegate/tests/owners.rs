@@ -211,3 +211,30 @@ fn what_a_killed_daemon_left_gets_no_second_pair_beside_it() {
     let log = std::fs::read_to_string(world.file("log2")).unwrap();
     assert_eq!(log.matches("has left: interface v0: tcx").count(), 2, "{log}");
 }
+
+/// Two daemons on the two ends of a pair, which limit the same address: both run, and each hears of the other.
+#[test]
+fn two_on_different_interfaces_that_limit_the_same_hear_of_each_other() {
+    let mut world = World::new(5);
+    world.run(&[]);
+    let file = another_file(&world);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.replace("{name: v0}", "{name: v1}").replace("*:9000", "192.0.2.1:8000");
+    std::fs::write(&file, text).unwrap();
+    let check = within(&world, &["check", "-c", file.to_str().unwrap()]).output().unwrap();
+    let told = self::text(&check);
+    let pid = format!("pid {}", world.daemon().id());
+    assert!(check.status.success() && told.contains("limits *:8000 on another"), "{told}");
+    assert!(told.contains(&pid), "{told}");
+    assert!(!world.status().contains("on another interface"), "who only looks is no news");
+
+    let log = std::fs::File::create(world.file("log2")).unwrap();
+    let mut command = within(&world, &["run", "-c", file.to_str().unwrap()]);
+    let mut second = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+    soon("the first is told", || world.status().contains("limits *:8000 on another interface"));
+    let told = || std::fs::read_to_string(world.file("log2")).unwrap();
+    assert!(told().contains("limits *:8000 on another") && told().contains(&pid), "{}", told());
+    world.ready();
+    second.kill().unwrap();
+    second.wait().unwrap();
+}

@@ -8,48 +8,26 @@
 //!
 //! What they show is judged by `tidegate-lab experiment judge`, not here: a busy machine must not fail
 //! a test.
-#![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
+
+mod common;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-
-/// (variant, x, metric) → value.
-type Values = BTreeMap<(String, String, String), f64>;
 
 /// One at a time: they share two CPUs.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// Runs an experiment quickly.
-fn quick(name: &str) -> Values {
+fn quick(name: &str) -> BTreeMap<[String; 3], f64> {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = tidegate_lab::labs();
-    let dir = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_tidegate-lab"))
-        .args(["experiment", "run", name, "--quick", "--world", "lab", "--out"])
-        .arg(dir.path())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let (out, err) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{out}\n{err}");
-    assert_eq!(tidegate_lab::labs(), before, "{name} leaves nothing behind");
-    let csv = fs::read_to_string(dir.path().join("results.csv")).unwrap();
-    let rows = csv.lines().skip(1).map(|line| line.split(',').map(str::to_owned));
-    rows.map(|row| {
-        let c: Vec<String> = row.collect();
-        ((c[2].clone(), c[4].clone(), c[5].clone()), c[7].parse().unwrap())
-    })
-    .collect()
+    common::experiment(name, &["--quick", "--world", "lab"]).values()
 }
 
 #[test]
 fn traffic_has_a_value_for_every_claim() {
     let values = quick("product/traffic");
     let value = |variant: &str, x: &str, metric: &str| {
-        let key = (variant.to_owned(), x.to_owned(), metric.to_owned());
+        let key = [variant, x, metric].map(str::to_owned);
         *values.get(&key).unwrap_or_else(|| panic!("{key:?} in {values:?}"))
     };
     let cell = "node-h2-5x0";
@@ -74,7 +52,7 @@ fn traffic_has_a_value_for_every_claim() {
 fn attacks_have_a_value_for_every_claim() {
     let values = quick("product/attacks");
     let value = |variant: &str, metric: &str| {
-        let key = (variant.to_owned(), "1".to_owned(), metric.to_owned());
+        let key = [variant, "1", metric].map(str::to_owned);
         *values.get(&key).unwrap_or_else(|| panic!("{key:?} in {values:?}"))
     };
     assert!(value("flood-none", "goodput") > 0.0);

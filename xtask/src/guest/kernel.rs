@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::process;
 
-/// Modules that the guest needs before it sees the machine's files.
+/// Modules that the guest needs before it sees the machine's files, where they are not part of its kernel.
 const EARLY: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
 /// An unpacked kernel.
@@ -48,8 +48,8 @@ impl Kernel {
     /// Paths of the early modules, each after those that it needs.
     pub(super) fn early(&self) -> Result<Vec<PathBuf>> {
         let folder = self.modules().join(&self.release);
-        let list = std::fs::read_to_string(folder.join("modules.dep")).context("modules.dep")?;
-        let order = in_order(&list, &EARLY)?;
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).context(name.to_owned());
+        let order = in_order(&read("modules.dep")?, &read("modules.builtin")?, &EARLY)?;
         Ok(order.into_iter().map(|path| folder.join(path)).collect())
     }
 }
@@ -117,12 +117,16 @@ pub(super) fn fetch(
     Ok(())
 }
 
-/// Lines of modules.dep: `path: path path`, what is needed last first.
-fn in_order(list: &str, wanted: &[&str]) -> Result<Vec<String>> {
+/// Lines of modules.dep: `path: path path`, what is needed last first. `builtin`: paths of what is part of the
+/// kernel.
+fn in_order(list: &str, builtin: &str, wanted: &[&str]) -> Result<Vec<String>> {
     let mut seen = BTreeSet::new();
     let mut order = Vec::new();
     for name in wanted {
         let file = format!("/{name}.ko");
+        if builtin.lines().any(|path| path.ends_with(&file)) {
+            continue;
+        }
         let line = list.lines().find_map(|line| {
             let (path, needs) = line.split_once(':')?;
             let plain = path.trim_end_matches(".xz").trim_end_matches(".zst");
@@ -163,10 +167,11 @@ mod tests {
         let list = "kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/fscache.ko kernel/netfs.ko\n\
                     kernel/net/9p/9pnet.ko:\n\
                     kernel/v.ko.xz: kernel/net/9p/9pnet.ko\n";
-        let order = in_order(list, &["9p", "v"]).expect("all there");
+        let builtin = "kernel/drivers/in.ko\n";
+        let order = in_order(list, builtin, &["in", "9p", "v"]).expect("all there");
         let names = ["kernel/netfs.ko", "kernel/fs/fscache.ko", "kernel/net/9p/9pnet.ko"];
         assert_eq!(order[..3], names);
         assert_eq!(order[3..], ["kernel/fs/9p/9p.ko", "kernel/v.ko.xz"]);
-        assert!(in_order(list, &["absent"]).is_err());
+        assert!(in_order(list, builtin, &["absent"]).is_err());
     }
 }

@@ -17,7 +17,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::test_run::Tally;
-use crate::{build, process, setup, test_run};
+use crate::{process, setup, test_run};
 use kernel::Kernel;
 
 /// What runs where nobody names anything: all that loads, attaches, answers and survives.
@@ -56,8 +56,8 @@ const NEED_TCX: [&str; 13] = [
     "with_the_capabilities_of_the_unit_everything_is_adopted",
     "an_interface_that_is_made_anew_is_told_and_its_hooks_come_back",
 ];
-/// Crates whose tests may be named.
-const CRATES: [&str; 4] = ["tidegate-bpf", "tidegate-sense", "tidegate-daemon", "tidegate"];
+/// Folders of the crates whose tests may be named.
+const CRATES: [&str; 4] = ["bpf", "crates/sense", "crates/daemon", "crates/tidegate"];
 /// What only the guest has tests for.
 const FEATURES: &str = "tidegate/guest";
 const PLACE: &str = "target/guest";
@@ -94,7 +94,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let place = process::root().join(PLACE);
     std::fs::create_dir_all(&place)?;
     let kernel = Kernel::of_series(&options.kernel, &place)?;
-    build::run()?;
     let wanted: Vec<&str> = match &options.tests[..] {
         [] => TESTS.to_vec(),
         some => some.iter().map(String::as_str).collect(),
@@ -139,14 +138,17 @@ struct Target {
     kind: Vec<String>,
 }
 
-/// Builds the test programs of these names.
+/// Builds the test programs of these names: from the packages that `cargo xtask test` builds at once, so that
+/// what it has built is used again.
 fn programs(wanted: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = process::cargo();
-    cargo.args(["test", "--locked", "--no-run", "--message-format=json"]);
-    cargo.args(CRATES.iter().flat_map(|name| ["--package", name]));
+    cargo.args(["test", "--locked", "--no-run", "--message-format=json", "--workspace"]);
+    cargo.args(test_run::PURE.iter().flat_map(|name| ["--exclude", name]));
     cargo.args(["--features", FEATURES]);
     cargo.args(wanted.iter().flat_map(|name| ["--test", name]));
-    let found = parse(&process::output(&mut cargo)?)?;
+    let mut found = parse(&process::output(&mut cargo)?)?;
+    let folders = CRATES.map(|folder| process::root().join(folder));
+    found.retain(|program| folders.contains(&program.folder));
     for name in wanted {
         ensure!(found.iter().any(|program| program.name == *name), "no test program `{name}`");
     }

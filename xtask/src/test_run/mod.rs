@@ -24,6 +24,7 @@ mod descendants;
 mod tally;
 mod targets;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 use std::sync::mpsc;
@@ -36,7 +37,7 @@ use crate::{build, process};
 pub(crate) use tally::Tally;
 
 /// Crates that touch neither network, processes nor kernel.
-const PURE: [&str; 13] = [
+pub(crate) const PURE: [&str; 13] = [
     "tidegate-units",
     "tidegate-model",
     "tidegate-config",
@@ -51,100 +52,119 @@ const PURE: [&str; 13] = [
     "tidegate-results",
     "xtask",
 ];
+/// Test programs by package.
+type Programs = &'static [(&'static str, &'static [&'static str])];
 /// Test programs of the other crates that need a processor and nothing else, in halves that take about as
 /// long.
-const STEADY: [&[&str]; 2] = [
+const STEADY: [Programs; 2] = [
+    &[(
+        "tidegate-bpf",
+        &[
+            "differential",
+            "golden",
+            "late",
+            "oldest_kernel",
+            "recognise",
+            "recognise_gate",
+            "senders",
+            "turns",
+        ],
+    )],
     &[
-        "differential",
-        "golden",
-        "late",
-        "oldest_kernel",
-        "recognise",
-        "recognise_gate",
-        "senders",
-        "turns",
-    ],
-    &[
-        "abacus",
-        "budget",
-        "canary",
-        "connections",
-        "coverage",
-        "dual",
-        "export",
-        "failures",
-        "fuzz_smoke",
-        "import",
-        "invariants",
-        "news",
-        "nlri",
-        "proved",
-        "replay",
-        "requests_canary",
-        "requests_coverage",
-        "rules_shown",
-        "sources",
-        "thresholds",
+        (
+            "tidegate-bpf",
+            &[
+                "budget",
+                "canary",
+                "connections",
+                "coverage",
+                "failures",
+                "fuzz_smoke",
+                "invariants",
+                "proved",
+                "replay",
+                "requests_canary",
+                "requests_coverage",
+                "rules_shown",
+                "sources",
+            ],
+        ),
+        ("tidegate-daemon", &["fuzz_smoke"]),
+        ("tidegate-flowspec", &["export", "fuzz_smoke", "import", "nlri"]),
+        ("tidegate-gate", &["fuzz_smoke"]),
+        ("tidegate-peer", &["fuzz_smoke"]),
+        ("tidegate-proxy", &["fuzz_smoke"]),
+        ("tidegate-experiments", &["abacus", "dual", "news", "thresholds"]),
+        ("tidegate", &["replay"]),
     ],
 ];
 /// Test programs that mostly wait, in lanes that take about as long. One that company makes unreliable
 /// belongs to *machine* again.
-const BESIDE: [(&str, &[&str]); 3] = [
+const BESIDE: [(&str, Programs); 3] = [
     (
         "loopback",
         &[
-            "attach",
-            "attacks",
-            "bypassed",
-            "delegation",
-            "finds_its_limit",
-            "frame",
-            "fuzz_listener",
-            "gate",
-            "gateways_tls",
-            "lost",
-            "only_gateways",
-            "priorities",
-            "proxy",
-            "reload",
-            "session",
-            "signals",
-            "takeover",
-            "throttled",
-            "tls",
-            "traefik",
+            ("tidegate-bpf", &["attach", "lost", "reload", "signals", "takeover"]),
+            (
+                "tidegate-gate",
+                &[
+                    "finds_its_limit",
+                    "fuzz_listener",
+                    "gate",
+                    "priorities",
+                    "reload",
+                    "throttled",
+                    "tls",
+                    "traefik",
+                ],
+            ),
+            ("tidegate-peer", &["delegation", "frame", "session"]),
+            ("tidegate-proxy", &["attacks", "proxy"]),
+            ("tidegate", &["bypassed", "gateways_tls", "only_gateways", "proxy"]),
         ],
     ),
     (
         "daemons",
         &[
-            "cluster",
-            "daemon",
-            "kept",
-            "log",
-            "lost_hooks",
-            "owners",
-            "packaging",
-            "pushback",
-            "record",
-            "requests",
-            "routers",
-            "silent",
-            "tables",
+            (
+                "tidegate",
+                &[
+                    "cluster",
+                    "daemon",
+                    "kept",
+                    "log",
+                    "lost_hooks",
+                    "owners",
+                    "packaging",
+                    "pushback",
+                    "record",
+                    "requests",
+                    "silent",
+                ],
+            ),
+            ("tidegate-daemon", &["lost_hooks"]),
+            ("tidegate-flowspec", &["routers"]),
+            ("tidegate-peer", &["pushback"]),
+            ("tidegate-bpf", &["requests", "tables"]),
         ],
     ),
     (
         "clients",
         &[
-            "evaders_live",
-            "exchanges_live",
-            "hooks",
-            "late_live",
-            "places",
-            "programs",
-            "requests_odd_live",
-            "sockets",
-            "tls_live",
+            (
+                "tidegate-bpf",
+                &[
+                    "evaders_live",
+                    "exchanges_live",
+                    "hooks",
+                    "late_live",
+                    "programs",
+                    "requests_odd_live",
+                    "sockets",
+                    "tls_live",
+                ],
+            ),
+            ("tidegate", &["places"]),
         ],
     ),
 ];
@@ -240,6 +260,18 @@ fn run_group(group: &Group, named: bool, tally: &mut Tally) {
     }
 }
 
+/// All programs that have a place, by the number of it.
+fn placed() -> impl Iterator<Item = (usize, Programs)> {
+    STEADY.into_iter().chain(BESIDE.map(|(_, programs)| programs)).enumerate()
+}
+
+/// Names of programs, each once. cargo selects them in all packages at once, because a selection of packages
+/// would build other features; so all programs of a name stand in the same place.
+fn names(programs: Programs) -> Vec<&'static str> {
+    let names: BTreeSet<&str> = programs.iter().flat_map(|(_, names)| *names).copied().collect();
+    Vec::from_iter(names)
+}
+
 /// The groups in their order. `targets`: of the crates that are not pure, what has tests.
 fn turns(targets: &targets::Names) -> Vec<Turn> {
     let each = |flag: &str, names: &[&str]| -> Vec<String> {
@@ -249,10 +281,9 @@ fn turns(targets: &targets::Names) -> Vec<Turn> {
         std::iter::once("--workspace".to_owned()).chain(each("--exclude", &PURE)).collect()
     };
     let with = |more: Vec<String>| others().into_iter().chain(more).collect();
-    let beside = BESIDE.map(|(_, names)| names).concat();
-    let placed = [STEADY.concat(), beside].concat();
-    let rest: Vec<&str> =
-        targets.tests.iter().map(String::as_str).filter(|name| !placed.contains(name)).collect();
+    let placed: Vec<&str> = placed().flat_map(|(_, programs)| names(programs)).collect();
+    let tests: BTreeSet<&str> = targets.tests.iter().map(|test| &*test.name).collect();
+    let rest: Vec<&str> = tests.into_iter().filter(|name| !placed.contains(name)).collect();
     // Examples are not run, but they must build.
     let programs = ["--lib", "--bins", "--examples"].map(str::to_owned);
     let bytes = std::iter::once("--release".to_owned())
@@ -264,10 +295,10 @@ fn turns(targets: &targets::Names) -> Vec<Turn> {
     vec![
         vec![group("pure", each("--package", &PURE), false)],
         vec![
-            group("steady 1", with(each("--test", STEADY[0])), true),
-            group("steady 2", with(each("--test", STEADY[1])), true),
+            group("steady 1", with(each("--test", &names(STEADY[0]))), true),
+            group("steady 2", with(each("--test", &names(STEADY[1]))), true),
         ],
-        BESIDE.map(|(name, tests)| group(name, with(each("--test", tests)), true)).into(),
+        BESIDE.map(|(name, tests)| group(name, with(each("--test", &names(tests))), true)).into(),
         vec![group("machine", with(machine), true)],
         vec![group("docs", with(vec!["--doc".to_owned()]), false)],
         vec![group("bytes", bytes, false)],
@@ -377,6 +408,7 @@ pub(crate) fn report(tally: &Tally) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -472,12 +504,37 @@ mod tests {
         };
         let mut named: Vec<String> = turns[1..=3].iter().flatten().flat_map(tests).collect();
         named.sort();
-        let mut all: Vec<String> = targets.tests.iter().cloned().collect();
-        all.sort();
-        assert_eq!(named, all);
+        let all: BTreeSet<String> = targets.tests.iter().map(|test| test.name.clone()).collect();
+        assert_eq!(named, Vec::from_iter(all));
         for name in PURE {
             let excluded = |group: &Group| group.selection.iter().any(|word| word == name);
             assert!(turns.iter().take(5).flatten().all(excluded), "{name}");
+        }
+    }
+
+    /// A new program with the name of another one would run beside others without anybody having said so.
+    #[test]
+    fn a_name_stands_for_the_programs_that_are_meant_and_for_no_other() {
+        let targets = targets::names(&PURE).expect("cargo describes the workspace");
+        let mut place = BTreeMap::new();
+        for (number, programs) in placed() {
+            for (package, names) in programs {
+                for name in *names {
+                    let test = targets::Test::new(package, name);
+                    assert!(targets.tests.contains(&test), "no test program {test:?}");
+                    assert_eq!(place.insert(test, number), None, "{package}: {name} stands twice");
+                }
+            }
+        }
+        for test in &targets.tests {
+            let alike = |(other, number): (&targets::Test, &usize)| {
+                (other.name == test.name && place.get(test) != Some(number)).then(|| other.clone())
+            };
+            let other = place.iter().find_map(alike);
+            assert_eq!(
+                other, None,
+                "and {test:?} have one name, so they need one place, or another name"
+            );
         }
     }
 

@@ -8,10 +8,23 @@ use serde::Deserialize;
 
 use crate::process;
 
-/// The names of test programs.
+/// A test program.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Test {
+    pub(super) package: String,
+    pub(super) name: String,
+}
+
+impl Test {
+    pub(super) fn new(package: &str, name: &str) -> Self {
+        Self { package: package.to_owned(), name: name.to_owned() }
+    }
+}
+
+/// Test programs.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    pub(super) tests: BTreeSet<String>,
+    pub(super) tests: BTreeSet<Test>,
 }
 
 #[derive(Deserialize)]
@@ -43,11 +56,13 @@ fn of(json: &str, without: &[&str]) -> Result<Names> {
     let metadata: Metadata = serde_json::from_str(json).context("what cargo metadata printed")?;
     let others = metadata.packages.into_iter();
     let others = others.filter(|package| !without.contains(&package.name.as_str()));
-    let targets = others.flat_map(|package| package.targets);
     let runs =
-        |target: &Target| target.needs.is_empty() && target.kind.iter().any(|kind| kind == "test");
-    let tests = targets.filter(runs);
-    Ok(Names { tests: tests.map(|target| target.name).collect() })
+        |target: &&Target| target.needs.is_empty() && target.kind.iter().any(|kind| kind == "test");
+    let tests = others.flat_map(|Package { name, targets }| {
+        let tests = targets.iter().filter(runs).map(|target| Test::new(&name, &target.name));
+        Vec::from_iter(tests)
+    });
+    Ok(Names { tests: tests.collect() })
 }
 
 #[cfg(test)]
@@ -65,6 +80,6 @@ mod tests {
             ]}
         ]}"#;
         let names = of(json, &["pure"]).expect("good metadata");
-        assert_eq!(names.tests.into_iter().collect::<Vec<_>>(), ["places"]);
+        assert_eq!(Vec::from_iter(names.tests), [Test::new("tidegate", "places")]);
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Requests of services with header rules, at tc ingress, behind the hook that
+ * Requests of services with request rules, at tc ingress, behind the hook that
  * evaluates SYNs: tcx from Linux 6.6 on, clsact below. Every packet of such a
  * service is looked up; the first bytes of a connection, and what comes when an
  * answer is complete, are recognised and judged.
@@ -233,11 +233,10 @@ static __always_inline void tg_reset_by(struct __sk_buff *skb,
 					const struct tg_visit *v,
 					struct tg_conn *conn)
 {
-	int reset = tg_reset_of(skb, &v->p);
+	enum tg_reset reset = tg_reset_of(skb, &v->p);
 
 	if (reset != TG_RESET_NONE &&
-	    (reset == TG_RESET_OVER ||
-	     tg_conn_reset(conn, v->key, v->p.seq, reset == TG_RESET_UNKNOWN)))
+	    tg_conn_reset(conn, v->key, v->p.seq, reset))
 		tg_conn_forget(conn, v->key);
 }
 

@@ -58,6 +58,14 @@ const REQUEST: [Canary; 12] = [
     ("bpf/hook/request_in.bpf.c", "if (verdict == TG_RULE_REFUSED) {", "if (0) {"),
 ];
 
+const RESET: [Canary; 5] = [
+    ("bpf/track/conn.h", "return ahead >= 0;", "return 1;"),
+    ("bpf/track/conn.h", "return reset == TG_RESET_UNKNOWN && ahead", "return ahead"),
+    ("bpf/track/conn.h", "ahead <= !!(conn->flags & TG_CONN_CLIENT_DONE)", "ahead <= 1"),
+    ("bpf/track/conn.h", "(reset == TG_RESET_OVER ||", "(0 ||"),
+    ("bpf/track/queue.h", "reset = TG_RESET_UNKNOWN;", "reset = TG_RESET_OVER;"),
+];
+
 const EVADER: [Canary; 15] = [
     ("bpf/track/conn.h", "tg_ahead(p->ack, conn->server_next) > 0;", "1;"),
     ("bpf/track/conn.h", "tg_conn_evades(conn, p->ack - 1)", "tg_conn_evades(conn, p->ack)"),
@@ -146,6 +154,11 @@ fn bugs_in_following_answers_are_found() {
 #[test]
 fn bugs_in_judging_requests_are_found() {
     plant(&REQUEST, found);
+}
+
+#[test]
+fn bugs_about_resets_are_found() {
+    plant(&RESET, found);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Connections of services with header rules: where their request stands.
+ * Connections of services with request rules: where their request stands.
  *
  *	end of the handshake ──► IDLE ◄───────────────────────────┐
  *	                          │ request                       │
@@ -31,6 +31,7 @@
 #include "../packet/hash.h"
 #include "../http/response.h"
 #include "../http/request_maps.h"
+#include "reset.h"
 
 #define TG_CONN_TOUCH_NS (1 * TG_NS_PER_S)	/* touch about once a second */
 #define TG_CONN_WINDOW (1 << 20)	/* bytes ahead that a segment may be */
@@ -201,24 +202,44 @@ static __always_inline void tg_conn_evading(struct tg_conn *conn, __u64 key,
 }
 
 /*
- * A RST of the client's that the stack may answer with an ACK: 1: nothing is lost
- * if its connection is forgotten. If the server has a connection still, nobody may
- * take it for another one: it keeps its place, which the sweep frees, and each turn
- * is evaluated. `alone`: there is no socket to ask; then only the number counts that
- * the client must use next.
+ * Under the lock: 1: a RST ends the connection, or nothing is lost if it does.
+ * - The stack believes it, and has taken all that came by here: what it has not
+ *   taken yet moves its window past the RST, and the connection lives.
+ * - There is no socket to ask, and this is the number that the client must use next,
+ *   behind its FIN if it has sent one.
+ * - No turn is evaluated, as no request can be told. Where turns are, nobody
+ *   knows what came, and none is believed.
+ */
+static __always_inline int tg_conn_reset_ends(const struct tg_conn *conn,
+					      __u32 seq, enum tg_reset reset)
+{
+	__s32 ahead = tg_ahead(seq, conn->client_next);
+
+	if (conn->phase == TG_CONN_OPAQUE)
+		return !(conn->flags & TG_CONN_EVADES);
+	if (reset == TG_RESET_OVER)
+		return ahead >= 0;
+	return reset == TG_RESET_UNKNOWN && ahead >= 0 &&
+	       ahead <= !!(conn->flags & TG_CONN_CLIENT_DONE);
+}
+
+/*
+ * A RST of the client's that lies in the window: 1: its connection may be forgotten.
+ * If not, the server may have the connection still, and nobody may take it for
+ * another one: it keeps its place, which the sweep frees, nothing is in flight any
+ * more, and each turn is evaluated.
  */
 static __always_inline int tg_conn_reset(struct tg_conn *conn, __u64 key,
-					 __u32 seq, int alone)
+					 __u32 seq, enum tg_reset reset)
 {
-	__u32 flight = 0, ahead, over;
+	__u32 flight = 0, over;
 
 	if (!tg_conn_lock(conn, key))
 		return 0;
-	ahead = seq - conn->client_next;
-	over = alone && ahead <= !!(conn->flags & TG_CONN_CLIENT_DONE);
-	if (conn->phase == TG_CONN_OPAQUE)
-		over = !(conn->flags & TG_CONN_EVADES);
-	else if (!over && ahead <= TG_CONN_WINDOW)
+	over = tg_conn_reset_ends(conn, seq, reset);
+	if (!over && conn->phase != TG_CONN_OPAQUE &&
+	    (reset == TG_RESET_OVER ||
+	     seq - conn->client_next <= TG_CONN_WINDOW))
 		flight = tg_conn_evades(conn, conn->server_next - 1);
 	bpf_spin_unlock(&conn->lock);
 	tg_flight_end(flight, 0, 0);

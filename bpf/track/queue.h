@@ -6,12 +6,15 @@
  *
  * A SYN that reuses a tuple in TIME_WAIT is new work where the stack takes it
  * for a new connection, and nothing where the stack only acknowledges it.
+ *
+ * And what the stack makes of a client's RST.
  */
 #ifndef TG_QUEUE_H
 #define TG_QUEUE_H
 
 #include "../packet/options.h"
 #include "../packet/packet.h"
+#include "reset.h"
 
 #define TG_STATE_FIN_WAIT2 5	/* BPF_TCP_FIN_WAIT2 */
 #define TG_STATE_TIME_WAIT 6	/* BPF_TCP_TIME_WAIT */
@@ -48,17 +51,6 @@ tg_socket(void *ctx, const struct tg_packet *p)
 	return tg_socket_from(ctx, p, p->sport);
 }
 
-/* What the stack makes of a client's RST. */
-enum tg_reset {
-	TG_RESET_NONE,		/* nothing: it lies outside of the window */
-	TG_RESET_UNSURE,	/* an ACK, unless what came just before has yet to
-				 * reach it */
-	TG_RESET_UNKNOWN,	/* there is no socket to ask: a router, DNAT. For
-				 * signals it is the end: too few connections
-				 * counted refuse nobody */
-	TG_RESET_OVER,		/* the end of the connection */
-};
-
 /*
  * A RST to a socket that has a window (RFC 5961, 3.2, and tcp_reset_check): only at
  * its start, or one before that behind a FIN. Anywhere else in it the stack sends
@@ -92,9 +84,10 @@ tg_reset_request(struct bpf_sock *sk, const struct tg_packet *p)
 /*
  * What becomes of a RST: who sends one that the stack does not believe must not be
  * taken for gone. A listener means that the connection is over, or that the ACK
- * before the RST has yet to make it from a cookie, or was dropped: nobody can say.
- * Inlined: the verifier takes what
- * is handed to a function for changed, and would look at all behind it again.
+ * before the RST has yet to make it from a cookie, or was dropped. OVER holds for
+ * what the stack has taken so far: who follows a connection knows whether more came
+ * (tg_conn_reset). Inlined: the verifier takes what is handed to a function for
+ * changed, and would look at all behind it again.
  */
 static __always_inline enum tg_reset tg_reset_of(void *ctx,
 						 const struct tg_packet *p)

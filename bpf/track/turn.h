@@ -672,8 +672,10 @@ static __always_inline void tg_flow_end(const struct tg_flow *flow, __u64 meta)
 
 /*
  * A packet of the client that may change something; `reset`: what the stack makes of
- * it, if it is a RST. One that it may not believe ends waiting, as a FIN does, and
- * nothing else. 1: something is owed, and the stack has said nothing: it may have
+ * it, if it is a RST. One that it believes, or about which nobody can ask it, is the
+ * end; another in the window ends waiting, as a FIN does, and nothing else. Whether
+ * data came just before, which the stack has yet to take, is not known here: not all
+ * of them are followed. 1: something is owed, and the stack has said nothing: it may have
  * dropped that, and this, too (syn/late.h). Inlined, unlike what follows: the stack
  * of the hook is deep, and has no room for one frame more.
  */

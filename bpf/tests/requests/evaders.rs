@@ -39,7 +39,7 @@ fn first(talk: &mut Talk<'_>, data: &str) {
 }
 
 pub(super) fn all() -> Vec<Case> {
-    [refused(), admitted(), turns(), spared(), outside(), resets(), honest()]
+    [refused(), admitted(), turns(), spared(), outside(), resets(), batches(), honest()]
         .into_iter()
         .flatten()
         .collect()
@@ -307,6 +307,67 @@ fn resets() -> Vec<Case> {
             reset_ahead(talk.client_says(early), 1);
             then_empty(talk);
             talk.asks(&get("/busy"));
+        }),
+    ]
+}
+
+/// A request and a RST right behind it, at the number that the stack expected before: it has not
+/// taken the request yet, and will find the RST outside of its window.
+fn resets_in_batch(talk: &mut Talk<'_>, request: &str) {
+    talk.expected = Some(talk.client);
+    let reset = talk.client_segment(RST, b"");
+    talk.asks(request).client_says(reset);
+    talk.expected = None;
+}
+
+/// The stack has not taken what came just before a RST, or is only a listener yet.
+fn batches() -> Vec<Case> {
+    let each = |name, play: fn(&mut Talk<'_>)| case(name, play).rules(FULL);
+    let cookie = |name, play: fn(&mut Talk<'_>)| {
+        case(name, play).rules(FULL).style(Style { cookie: true, ..PLAIN })
+    };
+    vec![
+        each("evader: a RST behind a request in one batch", |talk| {
+            resets_in_batch(talk.open(), &get("/free"));
+            talk.answers(&ok(5, 5));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        })
+        .fails(),
+        each("evader: a RST behind a request in one batch, at the number behind it", |talk| {
+            talk.open();
+            talk.expected = Some(talk.client);
+            talk.asks(&get("/free"));
+            let reset = talk.client_segment(RST, b"");
+            talk.client_says(reset);
+        }),
+        each("evader: such a RST of a client that evades", |talk| {
+            talk.open().asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(5, 5));
+            resets_in_batch(talk, &get("/free"));
+            talk.answers(&ok(5, 5));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        }),
+        each("evader: such a RST before the server has accepted", |talk| {
+            resets_in_batch(talk.open(), &get("/free"));
+            talk.answers(&ok(5, 5));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        })
+        .style(Style { defer: true, ..PLAIN }),
+        cookie("a RST of a connection that is a cookie yet", |talk| reset_ahead(talk.open(), 0)),
+        cookie("evader: one ahead of its next byte", |talk| {
+            reset_ahead(talk.open(), 1);
+            then_empty(talk);
+            talk.style.cookie = false;
+            talk.asks(&get("/busy"));
+        }),
+        cookie("evader: one behind a request that has not made the socket yet", |talk| {
+            talk.open();
+            let reset = talk.client_segment(RST, b"");
+            talk.asks(&get("/free")).client_says(reset);
+            talk.style.cookie = false;
+            talk.answers(&ok(5, 5)).asks(&get("/busy"));
         }),
     ]
 }

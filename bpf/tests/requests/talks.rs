@@ -45,6 +45,7 @@ const PLAIN: Style = Style {
     ip_options: false,
     router: false,
     defer: false,
+    cookie: false,
 };
 
 /// Every way a packet may look.

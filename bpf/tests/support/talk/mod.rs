@@ -58,6 +58,8 @@ pub struct Style {
     pub router: bool,
     /// The server waits for data before it accepts (`TCP_DEFER_ACCEPT`).
     pub defer: bool,
+    /// The server's stack keeps nothing of a SYN (cookies), and has yet to make the socket.
+    pub cookie: bool,
 }
 
 /// A segment: its place and what it carries.
@@ -268,6 +270,7 @@ impl<'a> Talk<'a> {
         let state = match (self.style.router, self.gone || said.flags & SYN != 0) {
             (true, _) => 0,
             (false, true) => 10, // the listener
+            (false, false) if self.style.cookie => 10,
             // the connection is a request until the first data
             (false, false) if self.style.defer && said.seq == CLIENT_ISN + 1 => 12,
             (false, false) => 1,

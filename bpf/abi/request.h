@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Header rules: what kernel and user space share about requests. Part of the
+ * Request rules: what kernel and user space share about requests. Part of the
  * same ABI (TG_ABI_VERSION) as tidegate.h; its Rust side is generated, too.
  *
  * A rule set is filled into the slot that is not in force (TG_SLOTS) and put in
@@ -205,9 +205,13 @@ TG_ASSERT(sizeof(struct tg_conn) == 96);
 /* In and out of the sweep (hook/sweep.bpf.c). */
 struct tg_sweep {
 	__u64 now_ns;		/* out */
-	__u32 freed;		/* out: connections that were idle too long */
+	__u32 freed;		/* out: connections that are forgotten */
 	__u32 kept;		/* out: those that stay */
+	__u32 missed;		/* in: bit n: the hooks may have missed packets of
+				 * service n: its connections are forgotten */
+	__u32 pad;
 };
+TG_ASSERT(sizeof(struct tg_sweep) == 24);
 
 /* Counts of one rule, per CPU. */
 #define TG_RULE_ADMITTED 0

@@ -53,7 +53,7 @@ pub(crate) enum Role {
     Judge,
     /// Watches answers for the passive signals.
     Watch,
-    /// Judges requests by header rules.
+    /// Judges requests by request rules.
     Requests,
     /// Follows the answers to them.
     Answers,
@@ -112,7 +112,7 @@ pub struct Attached {
     pub ingress: Option<Hook>,
     /// The egress hook; `None`: no passive signals.
     pub egress: Option<Hook>,
-    /// The hook of header rules; `None`: no service has any, or it is lost.
+    /// The hook of request rules; `None`: no service has any, or it is lost.
     pub requests: Option<Hook>,
     /// Hooks that were put on and are not there any more, one sentence each, as of the last look.
     pub lost: Vec<String>,
@@ -211,9 +211,14 @@ impl Bound {
         self.mounted.iter().find(|mounted| mounted.role == role).map(|mounted| mounted.hook)
     }
 
-    /// Whether the hooks of header rules are in place.
+    /// Whether the hooks of request rules are in place.
     pub(crate) fn has_requests(&self) -> bool {
         self.hook(Role::Requests).is_some() && self.hook(Role::Answers).is_some()
+    }
+
+    /// Whether hooks of request rules were not there before: packets may have passed unseen.
+    pub(crate) fn missed_requests(&self) -> bool {
+        self.mounted.iter().any(|mounted| mounted.new && is_of_requests(mounted))
     }
 
     /// Our own link of a role, if it is at this hook.
@@ -278,7 +283,7 @@ impl Bound {
         self.mounted.iter().filter_map(|mounted| self.unmount(mounted)).collect()
     }
 
-    /// Puts the hooks of header rules on, beside those that are in place: first the one that sees
+    /// Puts the hooks of request rules on, beside those that are in place: first the one that sees
     /// the answers, so that no request waits for one that nobody sees.
     pub(crate) fn add_requests(&mut self, core: &Core) -> Result<(), Error> {
         let (interface, device) = (&self.interface, self.device);
@@ -316,7 +321,7 @@ impl Bound {
         lost.unwrap_or_else(|error| vec![error.to_string()])
     }
 
-    /// Takes the hooks of header rules off.
+    /// Takes the hooks of request rules off.
     pub(crate) fn remove_requests(&mut self) {
         let mounted = std::mem::take(&mut self.mounted);
         let (mut requests, mut kept): (Vec<_>, Vec<_>) =
@@ -399,7 +404,7 @@ pub(crate) fn removal(interface: &Interface, filter: Filter) -> String {
     )
 }
 
-/// Whether a hook is one of header rules.
+/// Whether a hook is one of request rules.
 const fn is_of_requests(mounted: &Mounted) -> bool {
     matches!(mounted.role, Role::Requests | Role::Answers)
 }

@@ -41,7 +41,7 @@ pub struct Core {
     policies: Vec<Policy>,
     pub(crate) objects: Objects,
     limits: Limits,
-    /// Header rules; `None` as long as there were none.
+    /// Request rules; `None` as long as there were none.
     requests: Option<RequestState>,
     /// Gauges in use, by index of the service.
     gauges: Vec<u8>,
@@ -51,11 +51,24 @@ pub struct Core {
     reap_sets: u32,
 }
 
-/// All that is listened to, and whether its requests are judged.
-fn judged(plan: &Plan) -> Vec<(bool, &Listen)> {
-    let services =
-        plan.config.services.iter().map(|service| (service.has_rules(), &service.listen));
-    services.flat_map(|(judged, listens)| listens.iter().map(move |l| (judged, l))).collect()
+/// All that is listened to: by which service, and whether its requests are judged.
+fn judged(plan: &Plan) -> Vec<(usize, bool, &Listen)> {
+    let services = plan.config.services.iter().enumerate();
+    let all = services.flat_map(|(index, service)| {
+        let judged = service.has_rules();
+        service.listen.iter().map(move |listen| (index, judged, listen))
+    });
+    all.collect()
+}
+
+/// Services, bit by bit, one of whose ports has another listener in another plan: it may take
+/// connections from them, or give some back of which the hooks have missed packets.
+fn handed_over(before: &[(usize, bool, &Listen)], after: &[(usize, bool, &Listen)]) -> u32 {
+    let both = || before.iter().chain(after);
+    let differs = |one: &&(usize, bool, &Listen)| before.contains(one) != after.contains(one);
+    let ports: Vec<u16> = both().filter(differs).map(|(_, _, listen)| listen.port).collect();
+    let services = both().filter(|(_, _, listen)| ports.contains(&listen.port));
+    services.fold(0, |all, (service, ..)| all | 1 << service)
 }
 
 impl Core {
@@ -131,7 +144,7 @@ impl Core {
         let slot = (control.slot + 1) % abi::SLOTS;
         let table: Table = self.maps.read("tg_tables", control.slot % abi::SLOTS)?;
         let mut gauges = Vec::new();
-        let mut fresh = Vec::new();
+        let (mut fresh, mut missed) = (Vec::new(), 0);
         for index in 0..SERVICES_MAX {
             let old = &table.service[index];
             let name = plan.config.services.get(index).map(|service| &service.name);
@@ -152,7 +165,10 @@ impl Core {
             )?;
             // Before the first plan of a process nothing is known of the one in force; its hooks
             // say when they listen.
-            if !self.plan.config.services.is_empty() && judged(&self.plan) != judged(plan) {
+            if !self.plan.config.services.is_empty() {
+                missed = handed_over(&judged(&self.plan), &judged(plan));
+            }
+            if missed != 0 {
                 requests.listen_to_nobody(&self.maps, &mut self.limits)?;
             }
         }
@@ -169,7 +185,7 @@ impl Core {
         // Read again: somebody may have thrown the kill switch since.
         switch::write(self.maps.get("tg_control")?, |control| control.slot = slot)?;
         if let Some(requests) = &mut self.requests {
-            requests.apply(&self.maps, &mut self.limits, plan)?;
+            requests.apply(&self.maps, &mut self.limits, (plan, missed))?;
         }
         self.gauges = gauges;
         self.plan = plan.clone();
@@ -299,6 +315,14 @@ impl Core {
         self.limits.swap(&self.maps, next).inspect_err(|_| self.limits.restore(before))
     }
 
+    /// See [`RequestState::missed`]: of all services.
+    pub(crate) fn missed(&mut self) -> Result<(), Error> {
+        match &mut self.requests {
+            Some(requests) => requests.missed(&self.maps, &mut self.limits),
+            None => Ok(()),
+        }
+    }
+
     /// See [`RequestState::listening`].
     pub(crate) fn listening(&mut self, now: Nanos, anew: bool) -> Result<(), Error> {
         match &mut self.requests {
@@ -307,7 +331,7 @@ impl Core {
         }
     }
 
-    /// Header rules, once there were some.
+    /// Request rules, once there were some.
     pub(crate) const fn requests(&self) -> Option<&RequestState> {
         self.requests.as_ref()
     }

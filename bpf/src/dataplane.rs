@@ -102,7 +102,10 @@ impl Dataplane {
                 let _ = old.detach();
             }
         }
-        left.extend(core.listening(MonotonicClock.now(), true).err().map(|e| e.to_string()));
+        let missed = bound.iter().any(Bound::missed_requests);
+        let forgotten = if missed { core.missed() } else { Ok(()) };
+        let listening = forgotten.and_then(|()| core.listening(MonotonicClock.now(), true));
+        left.extend(listening.err().map(|e| e.to_string()));
         left.extend(self.remove_others());
         left
     }
@@ -161,7 +164,7 @@ impl Dataplane {
         self.bound.iter().map(|bound| &bound.interface).eq(&plan.interfaces())
     }
 
-    /// Puts the hooks of header rules on, or takes them off, where the others stay.
+    /// Puts the hooks of request rules on, or takes them off, where the others stay.
     fn attach_requests(&mut self, plan: &Plan) -> Result<(), Error> {
         let there = self.bound.iter().all(Bound::has_requests);
         if !plan.has_rules() {
@@ -176,6 +179,9 @@ impl Dataplane {
                     return Err(error);
                 }
             }
+        }
+        if !there {
+            self.core.missed()?;
         }
         self.core.listening(MonotonicClock.now(), !there)
     }
@@ -244,7 +250,8 @@ impl Dataplane {
             }
         }
         if mended {
-            let begun = self.core.listening(MonotonicClock.now(), true);
+            let forgotten = self.core.missed();
+            let begun = forgotten.and_then(|()| self.core.listening(MonotonicClock.now(), true));
             left.extend(begun.err().map(|error| error.to_string()));
             left.extend(self.remove_others());
         }

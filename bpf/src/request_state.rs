@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the loader keeps about header rules: who has which number, and the sweep. It exists once a plan
+//! What the loader keeps about request rules: who has which number, and the sweep. It exists once a plan
 //! has rules, or an earlier process left some.
 
 use crate::abi::{
@@ -51,7 +51,7 @@ pub(crate) struct RequestState {
 }
 
 impl RequestState {
-    /// Takes over the maps of header rules that are among `maps`, or creates them there.
+    /// Takes over the maps of request rules that are among `maps`, or creates them there.
     pub(crate) fn open(maps: &mut Maps, objects: &Objects, plan: &Plan) -> Result<Self, Error> {
         if maps.find(numbers::MAP).is_none() {
             objects::create_request_maps(objects, maps, plan)?;
@@ -90,15 +90,17 @@ impl RequestState {
     }
 
     /// Puts the rules of a plan in force; the classification of the same plan is in force already.
+    /// Connections of services that the hooks may have `missed` packets of, bit by bit, are
+    /// forgotten.
     pub(crate) fn apply(
         &mut self,
         maps: &Maps,
         limits: &mut Limits,
-        plan: &Plan,
+        (plan, missed): (&Plan, u32),
     ) -> Result<(), Error> {
         let wanted = rules::identities(plan);
         let assign = |numbers: &Numbers, wanted: &[u64]| {
-            numbers.assign(wanted).ok_or_else(|| Error::Plan("too many header rules".into()))
+            numbers.assign(wanted).ok_or_else(|| Error::Plan("too many request rules".into()))
         };
         let (of_rules, of_buckets, of_texts) = (
             assign(&self.rules, &wanted.rules)?,
@@ -115,7 +117,10 @@ impl RequestState {
         limits.swap(maps, limits.generation())?;
         let key = self.key;
         let set = rules::compile(plan, &self.seats, &|text| text_hash(&key, text));
-        rules::put_in_force(&mut Kernel { maps, limits }, &set)?;
+        let mut tables = Kernel { maps, limits };
+        // Services that had no rules until now may have had some before: nobody followed them then.
+        self.forget(missed | set.services & !tables.control()?.services)?;
+        rules::put_in_force(&mut tables, &set)?;
         self.let_go(maps, &wanted)
     }
 
@@ -126,6 +131,15 @@ impl RequestState {
         limits: &mut Limits,
     ) -> Result<(), Error> {
         rules::listen_to_nobody(&mut Kernel { maps, limits })
+    }
+
+    /// The hooks were away: connections that are followed are forgotten, and pass. No connection is
+    /// given a place until [`Self::listening`].
+    pub(crate) fn missed(&mut self, maps: &Maps, limits: &mut Limits) -> Result<(), Error> {
+        let mut tables = Kernel { maps, limits };
+        rules::listen_to_nobody(&mut tables)?;
+        tables.wait()?;
+        self.forget(u32::MAX)
     }
 
     /// The hooks see every packet from `now` on: connections that begin from then are judged.
@@ -179,14 +193,26 @@ impl RequestState {
         if self.swept.is_some_and(|swept| now.since(swept) < SWEEP_PERIOD) {
             return Ok(());
         }
+        self.run_sweep(0)?;
+        self.swept = Some(now);
+        Ok(())
+    }
+
+    /// Forgets all connections of these services, bit by bit.
+    fn forget(&mut self, services: u32) -> Result<(), Error> {
+        if services == 0 { Ok(()) } else { self.run_sweep(services) }
+    }
+
+    /// See hook/sweep.bpf.c.
+    fn run_sweep(&mut self, missed: u32) -> Result<(), Error> {
         let failed = |source| Error::Run { program: "sweep", source };
-        let packet = [0; SWEEP_AT + size_of::<Sweep>()];
+        let mut packet = vec![0; SWEEP_AT];
+        packet.extend_from_slice(Sweep { missed, ..Sweep::default() }.as_bytes());
         let mut run = TestRun { data: &packet, context: &mut [], repeat: 1 };
         let output = syscall::test_run(self.sweep.as_fd(), &mut run).map_err(failed)?;
         let swept = output.data.get(SWEEP_AT..).and_then(abi::read::<Sweep>);
         let swept = swept.filter(|swept| swept.now_ns != 0);
         let swept = swept.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
-        self.swept = Some(now);
         self.followed = swept.kept.into();
         Ok(())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From header rules to the tables of the hooks.
+//! From request rules to the tables of the hooks.
 //!
 //! A look-up finds the rule that stands first at the longest path; from there each rule names the
 //! next one: those of its path in the order of the file, then those of the next shorter path.
@@ -149,7 +149,7 @@ pub(crate) struct RuleSet {
     /// By service: the rule of what no other evaluates.
     unevaluable: Vec<(u32, u32)>,
     /// Bit n: service n has rules.
-    services: u32,
+    pub(crate) services: u32,
 }
 
 /// Compiles the rules of a plan that was checked. `seats` are those of its services, in their

@@ -109,6 +109,11 @@ fn filters_that_went_with_clsact_come_back_with_a_reload() {
         Some(plans::requests(&["pages"], vec![plans::rule("/", Some("pages"))]));
     let mut dataplane = within(&net.server, || Dataplane::start(&plan)).unwrap();
     assert_eq!(look(&net, &mut dataplane), [""; 0]);
+    let listener = within(&net.server, || TcpListener::bind("0.0.0.0:80").unwrap());
+    let _client = connect(&net).unwrap();
+    let _server = listener.accept().unwrap();
+    dataplane.heartbeat().unwrap();
+    assert_eq!(dataplane.followed().connections, 1);
     net.server_sh("tc qdisc del dev s0 clsact");
     let lost = look(&net, &mut dataplane);
     assert_eq!(lost.len(), 4, "{lost:?}");
@@ -116,6 +121,7 @@ fn filters_that_went_with_clsact_come_back_with_a_reload() {
     assert!(dataplane.hooks()[0].requests.is_none() && dataplane.needs_attach(&plan));
     within(&net.server, || dataplane.apply(&plan)).unwrap();
     assert_eq!(look(&net, &mut dataplane), [""; 0]);
+    assert_eq!(dataplane.followed().connections, 0, "nobody saw what it said meanwhile");
 
     // One of them, and in its place one of another process.
     net.server_sh("tc filter del dev s0 egress pref 29799 handle 0x7467 bpf");

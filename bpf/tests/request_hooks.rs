@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hooks of header rules on an interface: they come and go with the rules, keep their place
+//! The hooks of request rules on an interface: they come and go with the rules, keep their place
 //! behind the hook of SYNs, outlive a process, and leave others alone.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
@@ -224,7 +224,14 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     let third = Dataplane::start(&without(&plan)).unwrap();
     assert_eq!(names(&ids(&fs.pins())), ["tcx_in", "tcx_out"]);
     assert!(third.rule_counts().unwrap().is_empty());
-    third.detach();
+    echo.works();
+    drop(third);
+    // Nobody follows what it said meanwhile.
+    let mut fourth = Dataplane::start(&plan).unwrap();
+    fourth.heartbeat().unwrap();
+    assert_eq!(fourth.followed().connections, 0);
+    echo.works();
+    fourth.detach();
     assert!(!fs.pins().exists(), "no pins left");
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules changed while requests flow, with the real hooks: what a request meets before and
+//! Request rules changed while requests flow, with the real hooks: what a request meets before and
 //! after, what a bucket keeps, and who executes a refusal.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
@@ -176,6 +176,29 @@ fn connections_of_a_port_that_comes_to_a_service_with_rules_pass() {
     assert!(clients.get(81, "/"));
     assert!(clients.ask(early, "/"), "older than the rules");
     assert!(!clients.get(81, "/"));
+}
+
+/// Nobody saw what a connection did while its service had no rules, or its port was not the service's:
+/// what its client seems to leave out is no evasion. Those of another service keep their place.
+#[test]
+fn connections_of_which_packets_were_missed_pass() {
+    let strict = || rules(&["all"], &[("/", Some(0))]);
+    let with = |requests, port| {
+        plan(vec![service("shop", port, requests), service("other", 81, strict())])
+    };
+    let mut clients = Clients::new(&with(strict(), 80));
+    for (about, gap) in [("no rules", with(None, 80)), ("another port", with(strict(), 82))] {
+        let (shop, other) = (clients.open(80), clients.open(81));
+        clients.plane.apply(&gap).unwrap();
+        clients.plane.apply(&with(strict(), 80)).unwrap();
+        for service in [0, 1] {
+            clients.one_token(service, 0);
+            clients.get(80 + service as u16, "/");
+        }
+        assert!(clients.ask(shop, "/"), "{about}");
+        assert!(!clients.ask(other, "/"), "{about}: another service");
+        assert!(!clients.get(80, "/"), "{about}: a new connection");
+    }
 }
 
 /// A table of rules that stand at one path, each for a host of its own: the last is found as the first

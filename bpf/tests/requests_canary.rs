@@ -58,12 +58,13 @@ const REQUEST: [Canary; 12] = [
     ("bpf/hook/request_in.bpf.c", "if (verdict == TG_RULE_REFUSED) {", "if (0) {"),
 ];
 
-const RESET: [Canary; 5] = [
+const RESET: [Canary; 6] = [
     ("bpf/track/conn.h", "return ahead >= 0;", "return 1;"),
     ("bpf/track/conn.h", "return reset == TG_RESET_UNKNOWN && ahead", "return ahead"),
     ("bpf/track/conn.h", "ahead <= !!(conn->flags & TG_CONN_CLIENT_DONE)", "ahead <= 1"),
     ("bpf/track/conn.h", "(reset == TG_RESET_OVER ||", "(0 ||"),
     ("bpf/track/queue.h", "reset = TG_RESET_UNKNOWN;", "reset = TG_RESET_OVER;"),
+    ("bpf/hook/sweep.bpf.c", "!(s->missed >> service & 1)", "1"),
 ];
 
 const EVADER: [Canary; 15] = [
@@ -157,7 +158,7 @@ fn bugs_in_judging_requests_are_found() {
 }
 
 #[test]
-fn bugs_about_resets_are_found() {
+fn bugs_about_resets_and_gaps_are_found() {
     plant(&RESET, found);
 }
 

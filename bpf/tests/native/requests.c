@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * All that a packet meets on a host with header rules, as one ordinary program:
+ * All that a packet meets on a host with request rules, as one ordinary program:
  * the SYN hook and the request hook at ingress, both at egress, the sweep. What
  * goes out as a clone meets the egress hooks while the ingress hook waits, as
  * in the kernel. Built beside host.c, whose commands it adds to; the other side
@@ -97,6 +97,15 @@ static void host_rules(struct host_bytes *b)
 
 	control->services = host_u32(b);
 	control->cookies = host_u32(b);
+}
+
+/* L: the hooks see every packet of connections that begin after this. */
+static void host_since(struct host_bytes *b)
+{
+	struct tg_request_control *control =
+		native_entry(&tg_request_control, 0);
+
+	control->since_ns = host_u64(b);
 }
 
 /* C: a test of a cookie by its name; any value. */
@@ -260,13 +269,14 @@ static void host_packet(struct host_bytes *b, struct host_bytes *out,
 	host_put(out, native.trace, NATIVE_CALLS_MAX);
 }
 
-/* s: the sweep; what it says. */
-static void host_sweep(struct host_bytes *out)
+/* s: the sweep; of which services the hooks missed packets; what it says. */
+static void host_sweep(struct host_bytes *b, struct host_bytes *out)
 {
-	struct tg_sweep result;
+	struct tg_sweep result = { .missed = host_u32(b) };
 
 	memset(native.frame, 0, NATIVE_FRAME_MAX);
 	native.length = native.linear = TG_SWEEP_AT + sizeof(result);
+	memcpy(native.frame + TG_SWEEP_AT, &result, sizeof(result));
 	native.fail_at = 0;
 	host_program(tg_sweep, 7);
 	memcpy(&result, native.frame + TG_SWEEP_AT, sizeof(result));
@@ -288,7 +298,8 @@ static void host_request_command(struct host_bytes *b, struct host_bytes *out)
 	case 'K': b->at++; return host_full_socket(b);
 	case 'i': b->at++; return host_packet(b, out, 0);
 	case 'o': b->at++; return host_packet(b, out, 1);
-	case 's': b->at++; return host_sweep(out);
+	case 'L': b->at++; return host_since(b);
+	case 's': b->at++; return host_sweep(b, out);
 	}
 	host_command(b, out);
 }

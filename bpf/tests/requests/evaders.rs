@@ -39,7 +39,7 @@ fn first(talk: &mut Talk<'_>, data: &str) {
 }
 
 pub(super) fn all() -> Vec<Case> {
-    [refused(), admitted(), turns(), spared(), outside(), resets(), batches(), honest()]
+    [refused(), admitted(), turns(), spared(), outside(), resets(), batches(), gaps(), honest()]
         .into_iter()
         .flatten()
         .collect()
@@ -368,6 +368,42 @@ fn batches() -> Vec<Case> {
             talk.asks(&get("/free")).client_says(reset);
             talk.style.cookie = false;
             talk.answers(&ok(5, 5)).asks(&get("/busy"));
+        }),
+    ]
+}
+
+/// What the hooks have missed is not the client's doing, though the bucket of evaders is empty.
+fn gaps() -> Vec<Case> {
+    let each = |name, play: fn(&mut Talk<'_>)| case(name, play).rules(FULL);
+    vec![
+        each("the hooks were away for a request", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(5, 5));
+            talk.note("the hooks are away, and back before the next response");
+            talk.client += get("/free").len() as u32;
+            talk.missed(1).answers(&ok(5, 5));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        }),
+        each("the hooks were away for a response", |talk| {
+            talk.open()
+                .asks(&get("/free"))
+                .note("the hooks are away, and back behind the response");
+            talk.server += ok(5, 5).len() as u32;
+            talk.missed(1);
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        }),
+        each("the rules were gone for a request", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(5, 5)).note("the service has no rules");
+            talk.host().rules_of(0);
+            talk.asks(&get("/busy")).answers(&ok(5, 5)).asks(&get("/busy")).note("it has again");
+            talk.host().rules_of(1);
+            talk.missed(1).answers(&ok(5, 5));
+            then_empty(talk);
+            talk.asks(&get("/busy"));
+        }),
+        each("the rules of another service were gone", |talk| {
+            talk.open().asks(&get("/free")).answers(&ok(5, 5)).missed(2).asks(&get("/busy"));
         }),
     ]
 }

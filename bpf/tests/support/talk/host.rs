@@ -250,9 +250,22 @@ impl Host {
         heard(&reply)
     }
 
-    /// Runs the sweep: freed, kept.
-    pub fn sweep(&mut self) -> (u32, u32) {
+    /// Which services have rules from now on, bit by bit.
+    pub fn rules_of(&mut self, services: u32) {
+        self.pending.push(b'R');
+        push(&mut self.pending, &[services, 1]);
+    }
+
+    /// The hooks see every packet of connections that begin from now on.
+    pub fn listens(&mut self) {
+        self.pending.push(b'L');
+        self.pending.extend_from_slice(&self.now.to_le_bytes());
+    }
+
+    /// Runs the sweep, with the services of which the hooks missed packets: freed, kept.
+    pub fn sweep(&mut self, missed: u32) -> (u32, u32) {
         self.pending.push(b's');
+        push(&mut self.pending, &[missed]);
         let reply = self.exchange();
         let word = |at: usize| u32::from_le_bytes(reply[at..at + 4].try_into().unwrap());
         (word(0), word(4))

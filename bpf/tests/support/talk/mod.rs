@@ -196,7 +196,17 @@ impl<'a> Talk<'a> {
 
     /// The sweep.
     pub fn sweep(&mut self) -> &mut Self {
-        let (freed, kept) = self.host.sweep();
+        self.forget(0)
+    }
+
+    /// The hooks may have missed packets of these services, bit by bit, and see all from now on.
+    pub fn missed(&mut self, services: u32) -> &mut Self {
+        self.host.listens();
+        self.forget(services)
+    }
+
+    fn forget(&mut self, missed: u32) -> &mut Self {
+        let (freed, kept) = self.host.sweep(missed);
         let _ = writeln!(self.told, "  (the sweep forgets {freed}, keeps {kept})");
         self
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the server sends to clients of services with header rules, at tc egress:
+ * What the server sends to clients of services with request rules, at tc egress:
  * follows its answers to their last byte. It never drops, never changes a
  * packet. It may see packets that segmentation will cut later.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps of header rules, once; only the two request hooks and the sweep have
+ * The maps of request rules, once; only the two request hooks and the sweep have
  * them. What belongs to a rule set lies in the slot that it was filled into:
  * entry slot * size + number.
  */

@@ -44,7 +44,7 @@ const VALUE_SIZES: [(&str, usize); 22] = [
     (lately::TURN, size_of::<LatelyTurn>()),
 ];
 
-/// The same of the maps of header rules.
+/// The same of the maps of request rules.
 pub(crate) const REQUEST_SIZES: [(&str, usize); 12] = [
     ("tg_request_control", size_of::<abi::RequestControl>()),
     ("tg_paths", 4),

@@ -121,7 +121,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The hooks of header rules: first the one that sees the answers.
+    /// The hooks of request rules: first the one that sees the answers.
     pub(crate) fn requests(&self) -> Result<[Mounted; 2], Error> {
         let answers = self.tc(Role::Answers)?;
         match self.tc(Role::Requests) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Who has which number in the tables of header rules. A rule, a bucket, an answer keeps its number
+//! Who has which number in the tables of request rules. A rule, a bucket, an answer keeps its number
 //! for as long as it is the same, through reloads and restarts: so its counts go on, and what a
 //! packet remembers of it stays true. Numbers that are let go are taken again as late as possible.
 

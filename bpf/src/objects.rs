@@ -83,7 +83,7 @@ pub(crate) const SHARED: [&str; 27] = [
     "tg_samples",
 ];
 
-/// Names of the maps of header rules, which are there when a plan has some; all or none of them.
+/// Names of the maps of request rules, which are there when a plan has some; all or none of them.
 pub(crate) const REQUESTS: [&str; 13] = [
     "tg_request_control",
     "tg_paths",
@@ -217,13 +217,13 @@ pub(crate) fn create_maps(objects: &Objects, plan: &Plan) -> Result<Maps, Error>
     Ok(maps)
 }
 
-/// Creates the maps of header rules beside the shared ones, without loading a program.
+/// Creates the maps of request rules beside the shared ones, without loading a program.
 pub(crate) fn create_request_maps(
     objects: &Objects,
     maps: &mut Maps,
     plan: &Plan,
 ) -> Result<(), Error> {
-    let failed = |source| Error::Load { object: "maps of header rules".into(), source };
+    let failed = |source| Error::Load { object: "maps of request rules".into(), source };
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(&objects.request_in).map_err(failed)?;
     for mut map in open.maps_mut() {

@@ -134,7 +134,7 @@ impl Plan {
         ]
     }
 
-    /// Whether a service has header rules: then there are hooks for them.
+    /// Whether a service has request rules: then there are hooks for them.
     #[must_use]
     pub fn has_rules(&self) -> bool {
         self.config.services.iter().any(tidegate_config::ServiceConfig::has_rules)

@@ -34,7 +34,7 @@ pub enum TestHook {
     Tc,
     /// Egress at tc (signals only).
     Egress,
-    /// Header rules at tc ingress; only where the plan has rules.
+    /// Request rules at tc ingress; only where the plan has rules.
     RequestIn,
     /// What follows the answers to requests, at tc egress; only where the plan has rules.
     RequestOut,
@@ -166,7 +166,7 @@ impl TestPlane {
     /// The program, which is loaded now if it was not yet.
     fn loaded(&self, program: Program) -> Result<&OwnedFd, Error> {
         if program.of_rules() && !self.core.plan.has_rules() {
-            let text = "no service has header rules: their hooks are not there";
+            let text = "no service has request rules: their hooks are not there";
             return Err(Error::Plan(text.into()));
         }
         let cell = &self.programs[program as usize];

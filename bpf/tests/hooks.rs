@@ -22,7 +22,7 @@ fn requests() -> RequestsConfig {
 fn hooks_of_header_rules_are_there_with_the_first_rule() {
     let mut plane = TestPlane::load(&plan()).unwrap();
     let error = plane.run(TestHook::RequestIn, &[0; 60]).unwrap_err().to_string();
-    assert!(error.contains("no service has header rules"), "{error}");
+    assert!(error.contains("no service has request rules"), "{error}");
     let mut with_rules = plan();
     with_rules.config.services[0].requests = Some(requests());
     plane.apply(&with_rules).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules: whole conversations, packet by packet, in the native build of all hooks. Each is
+//! Request rules: whole conversations, packet by packet, in the native build of all hooks. Each is
 //! compared with golden/requests.golden, which a person can read; what must hold in all of them is
 //! checked beside it.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules with real sockets, over veth and over the loopback device: what a client sees, and
+//! Request rules with real sockets, over veth and over the loopback device: what a client sees, and
 //! what is left on either side.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules with real sockets and with what comes seldom: requests that are none, heads that never
+//! Request rules with real sockets and with what comes seldom: requests that are none, heads that never
 //! end, bytes one by one; and a client in a VLAN, whose tag the kernel has taken off the frame.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]

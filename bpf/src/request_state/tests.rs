@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules in the kernel's tables: numbers, counts, limits, and what a reload leaves.
+//! Request rules in the kernel's tables: numbers, counts, limits, and what a reload leaves.
 
 use crate::abi::{self, RequestControl, Rule, RuleCounts};
 use crate::core::Core;

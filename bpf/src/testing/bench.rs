@@ -173,7 +173,7 @@ impl TestPlane {
     /// The program of a hook, to be called by another.
     ///
     /// # Errors
-    /// When the plan has no rules, and the hook is one of header rules.
+    /// When the plan has no rules, and the hook is one of request rules.
     pub fn target(&self, hook: TestHook) -> Result<BorrowedFd<'_>, Error> {
         self.program(hook).map(AsFd::as_fd)
     }

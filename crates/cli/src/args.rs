@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Check a configuration: the file, and how it fits this system. Changes nothing.
     Check(CheckArgs),
-    /// Header rules.
+    /// Request rules.
     Rules {
         #[command(subcommand)]
         command: RulesCommand,
@@ -184,7 +184,7 @@ pub(crate) struct CheckArgs {
     pub(crate) output: Output,
 }
 
-/// Commands about header rules.
+/// Commands about request rules.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RulesCommand {
     /// Say which request rule a request meets, and why, from the configuration alone: nothing is

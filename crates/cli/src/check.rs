@@ -175,7 +175,7 @@ fn tables(memory: &[(&str, u64)], out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The header rules of a service: a line for them all, and one a bucket.
+/// The request rules of a service: a line for them all, and one a bucket.
 fn rules(service: &ServiceConfig, out: &mut dyn Write) -> anyhow::Result<()> {
     let Some(requests) = &service.requests else { return Ok(()) };
     let mode = requests.mode_within(service.mode).name();

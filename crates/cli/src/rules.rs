@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `tidegate rules`: what header rules would do, from the configuration alone.
+//! `tidegate rules`: what request rules would do, from the configuration alone.
 
 use crate::args::RulesTestArgs;
 use crate::failure::UsageError;

@@ -73,7 +73,7 @@ fn of_services() -> Vec<(&'static str, String)> {
 
 fn of_requests() -> Vec<(&'static str, String)> {
     vec![
-        ("header rules", format!("{RULES_MAX} in all services")),
+        ("request rules", format!("{RULES_MAX} in all services")),
         ("buckets", format!("{RULE_BUCKETS_MAX} in all services")),
         (
             "different cookies, with their values",

@@ -53,7 +53,7 @@ fn alert_lines(view: &View) -> Vec<Line<'static>> {
     lines.map(|l| Line::from(l).fg(Color::Yellow)).collect()
 }
 
-/// The buckets of the selected service, if it has header rules; red ones refuse.
+/// The buckets of the selected service, if it has request rules; red ones refuse.
 fn bucket_lines(view: &View) -> Vec<Line<'static>> {
     let Some(service) = view.snapshot.services.get(view.selected) else { return Vec::new() };
     let Some(requests) = &service.requests else { return Vec::new() };

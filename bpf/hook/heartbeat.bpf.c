@@ -40,18 +40,20 @@ static long tg_lately_clear(__u32 i, __u32 *from)
  * Of two daemons that hand over one turns the slices at a time: what one has begun
  * to write to, the other must not clear. A program that runs is not killed.
  */
-static __always_inline void tg_lately_go_on(__u64 now_ns)
+static __always_inline void tg_lately_go_on(__u64 last_ns, __u64 now_ns)
 {
 	struct tg_lately_turn *turn = tg_at(&tg_lately_turn, 0);
 	__u32 lines = settings.lately_mask + 1, clear, from;
 
 	if (!turn || __sync_val_compare_and_swap(&turn->busy, 0, 1))
 		return;
-	clear = tg_lately_beat(turn, lines, now_ns);
+	clear = tg_lately_beat(turn, lines, last_ns, now_ns);
 	if (clear) {
 		from = tg_lately_next(turn->slice) * lines + turn->cleared;
 		bpf_loop(clear, tg_lately_clear, &from, 0);
 		turn->cleared += clear;
+		if (turn->cleared >= lines)
+			tg_lately_beat(turn, lines, last_ns, now_ns);
 	}
 	WRITE_ONCE(turn->busy, 0);
 }
@@ -65,9 +67,9 @@ int tg_heartbeat(struct tg_heartbeat *ctx)
 	if (!lease)
 		return 1;
 	reap.now_ns = bpf_ktime_get_ns();
+	tg_lately_go_on(READ_ONCE(lease->heartbeat_ns), reap.now_ns);
 	WRITE_ONCE(lease->heartbeat_ns, reap.now_ns);
 	bpf_loop(ctx->reap_sets, tg_reap_set, &reap, 0);
-	tg_lately_go_on(reap.now_ns);
 	ctx->now_ns = reap.now_ns;
 	ctx->reap_from = (reap.from + ctx->reap_sets) & settings.flow_mask;
 	return 0;

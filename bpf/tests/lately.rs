@@ -120,6 +120,29 @@ fn a_client_is_found_for_a_minute_and_then_forgotten() {
     assert_eq!(lately.wrong(4096), 0, "nothing is left in any slice");
 }
 
+/// Nobody is refused without a lease: who was refused before the daemon was away is not found behind that,
+/// and who is refused then is. The next slice need not be clear yet.
+#[test]
+fn a_slice_does_not_span_an_outage() {
+    const AWAY: Nanos = Nanos::from_secs(90);
+    for beats in [0, 3, 20] {
+        let mut plane = refusing(&plan(Mode::Enforce));
+        let mut last = plane.heartbeat().unwrap();
+        for _ in 0..beats {
+            last = plane.heartbeat().unwrap();
+        }
+        refuse(&mut plane, 0..1);
+        plane.age_refusals(AWAY).unwrap();
+        plane.set_lease(last.since(AWAY)).unwrap();
+        plane.heartbeat().unwrap();
+        refuse(&mut plane, 1..2);
+        let lately = plane.lately().unwrap();
+        assert_eq!(lately.find(v4(0), "web", false), None, "{beats} heartbeats");
+        assert!(lately.find(v4(1), "web", false).is_some(), "{beats} heartbeats");
+        assert!(lately.knows_a_minute(), "nobody was refused in it");
+    }
+}
+
 #[test]
 fn shadow_both_families_and_another_plan() {
     let mut plane = refusing(&plan(Mode::Shadow));

@@ -17,13 +17,15 @@
 #define TG_LATELY_H
 
 #include "../contract/hash.h"
+#include "lease.h"
 
 #define TG_LATELY_WORDS 8	/* a line: 64 bytes */
 
 /*
  * Slices of the kernel: one that is written to, 14 before it, and one that is cleared
  * for the next. The daemon's heartbeat turns them. While it is late, a slice lasts
- * longer, so the 14 whole ones always reach back for a minute.
+ * longer, so the 14 whole ones always reach back for a minute. Without a lease nobody
+ * is refused: a slice has ended when the lease did, however late the heartbeat is.
  */
 #define TG_LATELY_SLICES 16
 #define TG_LATELY_SPAN_NS (60 * TG_NS_PER_S / (TG_LATELY_SLICES - 2) + 1)
@@ -115,24 +117,33 @@ TG_INLINE tg_u32 tg_lately_next(tg_u32 slice)
 }
 
 /*
- * A heartbeat of slices that have `lines` each: how many lines of the next slice are
- * to be cleared now, from turn->cleared on. Zero: all are; then the next one begins
- * if the present one has lasted long enough.
+ * A heartbeat of slices that have `lines` each, the last one before it at `last_ns`:
+ * how many lines of the next slice are to be cleared now, from turn->cleared on; the
+ * caller clears and counts them, and if all are clear, calls this again. Zero: all are;
+ * then the next one begins if the present one has lasted long enough.
+ * After an outage of the daemon it begins at once, and where nothing was noted any more:
+ * what is refused now must not be in one slice with what was refused before. The caller
+ * renews the lease after this.
  */
 TG_INLINE tg_u32 tg_lately_beat(struct tg_lately_turn *turn, tg_u32 lines,
-				tg_u64 now_ns)
+				tg_u64 last_ns, tg_u64 now_ns)
 {
 	tg_u32 slice = turn->slice & (TG_LATELY_SLICES - 1);
 	tg_u32 next = tg_lately_next(slice);
+	tg_u64 end_ns = tg_min(last_ns + TG_LEASE_END_NS, now_ns);
 
 	if (!turn->begin_ns[slice])
 		turn->begin_ns[slice] = now_ns;
+	if (end_ns < turn->begin_ns[slice])
+		end_ns = turn->begin_ns[slice];
 	if (turn->cleared < lines)
-		return tg_min(lines - turn->cleared,
-			      lines / TG_LATELY_STEPS + 1);
-	if (tg_elapsed_ns(now_ns, turn->begin_ns[slice]) < TG_LATELY_SPAN_NS)
+		return end_ns < now_ns ? lines - turn->cleared :
+					 tg_min(lines - turn->cleared,
+						lines / TG_LATELY_STEPS + 1);
+	if (end_ns >= now_ns &&
+	    tg_elapsed_ns(now_ns, turn->begin_ns[slice]) < TG_LATELY_SPAN_NS)
 		return 0;
-	turn->begin_ns[next] = now_ns;
+	turn->begin_ns[next] = end_ns;
 	*(volatile tg_u32 *)&turn->slice = next;
 	turn->cleared = 0;
 	return 0;

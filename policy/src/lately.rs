@@ -95,11 +95,11 @@ impl LatelyTurn {
     /// Slices.
     pub const SLICES: u32 = LATELY_SLICES;
 
-    /// A heartbeat, of slices with so many lines each: so many of the next one are to be cleared. As
-    /// the kernel's heartbeat does it; here for tests.
-    pub fn beat(&mut self, lines: u32, now: Nanos) -> u32 {
+    /// A heartbeat, and when the last one was, of slices with so many lines each: so many of the next one
+    /// are to be cleared. As the kernel's heartbeat does it; here for tests.
+    pub fn beat(&mut self, lines: u32, (last, now): (Nanos, Nanos)) -> u32 {
         // SAFETY: the structure is the C one, and is exclusively borrowed.
-        unsafe { abi::tg_native_lately_beat(self, lines, now.0) }
+        unsafe { abi::tg_native_lately_beat(self, lines, last.0, now.0) }
     }
 
     /// The caller has cleared so many lines of the next one.

@@ -54,7 +54,7 @@ tg_u32 tg_native_lately_line(tg_u64 hash, tg_u32 mask);
 void tg_native_lately_note(struct tg_lately_line *line, tg_u64 hash);
 int tg_native_lately_has(const struct tg_lately_line *line, tg_u64 hash);
 tg_u32 tg_native_lately_beat(struct tg_lately_turn *turn, tg_u32 lines,
-			     tg_u64 now_ns);
+			     tg_u64 last_ns, tg_u64 now_ns);
 void tg_native_tsw_add(const struct tg_tsw_params *p, struct tg_tsw *s,
 		       tg_u64 now_ns, tg_u32 bytes);
 tg_u32 tg_native_tsw_rate(const struct tg_tsw_params *p,

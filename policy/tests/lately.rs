@@ -20,28 +20,37 @@ struct Host {
     turn: LatelyTurn,
     lines: Vec<LatelyLine>,
     cleared: u32,
+    last: Nanos,
 }
 
 impl Host {
     fn new() -> Self {
         let lines = (0..LINES * LatelyTurn::SLICES).map(|_| LatelyLine::default()).collect();
-        Self { turn: LatelyTurn::default(), lines, cleared: 0 }
+        Self { turn: LatelyTurn::default(), lines, cleared: 0, last: Nanos::ZERO }
     }
 
     fn beat(&mut self, now: Nanos) {
-        let slice = self.turn.slice();
-        let clear = self.turn.beat(LINES, now);
-        if self.turn.slice() != slice {
-            assert_eq!(self.cleared, LINES, "a slice is used before all of it is cleared");
-            self.cleared = 0;
-            return;
-        }
-        let next = (slice + 1) % LatelyTurn::SLICES * LINES;
+        let next = (self.turn.slice() + 1) % LatelyTurn::SLICES * LINES;
+        let clear = self.ask(now);
         for line in next + self.cleared..next + self.cleared + clear {
             self.lines[line as usize].clear();
         }
         self.cleared += clear;
         self.turn.count_cleared(clear);
+        if clear > 0 && self.cleared == LINES {
+            assert_eq!(self.ask(now), 0);
+        }
+        self.last = now;
+    }
+
+    fn ask(&mut self, now: Nanos) -> u32 {
+        let slice = self.turn.slice();
+        let clear = self.turn.beat(LINES, (self.last, now));
+        if self.turn.slice() != slice {
+            assert_eq!(self.cleared, LINES, "a slice is used before all of it is cleared");
+            self.cleared = 0;
+        }
+        clear
     }
 
     fn note(&self, hash: LatelyHash) {
@@ -96,21 +105,33 @@ fn of_a_million_refused_those_of_the_last_minute_are_found_and_hardly_anyone_els
     assert!(elsewhere < 100, "{elsewhere} were refused in shadow as well");
 }
 
-/// A client is known for a minute at least, however the heartbeats come, and not for much longer.
+/// A client is known for a minute at least, however the heartbeats come, and not for much longer. The last
+/// one before a pause is refused until the lease ends; after some pauses nobody comes for two seconds.
 #[test]
 fn slices_reach_back_for_a_minute_whenever_heartbeats_come() {
-    let pause = |step: u64| match step % 100 {
+    let pause = |step: u64| match step % 127 {
         7 => Nanos::from_secs(3),
-        60 => Nanos::from_millis(9_900),
+        40 => Nanos::from_millis(9_900),
+        60 => Nanos::from_secs(11),
+        80 => Nanos::from_secs(300),
+        99 => Nanos::from_secs(70),
         _ => Nanos::from_millis(20 + step % 5 * 50),
     };
     let (mut host, mut now, mut noted) = (Host::new(), START, Vec::new());
+    let mut quiet = Nanos::ZERO;
+    host.beat(now);
     for step in 0..6000_u64 {
+        let pause = pause(step);
+        if now >= quiet {
+            let client = LatelyHash::new(&KEY, u128::from(step).to_be_bytes(), (1, false));
+            host.note(client);
+            noted.push((now + pause.min(Nanos::from_millis(9_999)), client));
+        }
+        now += pause;
+        if pause >= Nanos::from_secs(70) && step % 2 == 0 {
+            quiet = now + Nanos::from_secs(2);
+        }
         host.beat(now);
-        let client = LatelyHash::new(&KEY, u128::from(step).to_be_bytes(), (1, false));
-        host.note(client);
-        noted.push((now, client));
-        now += pause(step);
         let young = noted.iter().rev().take_while(|(at, _)| now.since(*at) <= Nanos::from_secs(60));
         for (at, client) in young {
             let ago = now.since(*at);

@@ -121,6 +121,9 @@ fn without_privileges_hooks_come_back_where_their_programs_fit_and_else_it_is_sa
         world.unplug();
         let lost = until(&mut kernel, "gone", |_, lost| !lost.is_empty());
         assert!(lost.contains("interface s0: tcx (in)") && lost.contains("(out)"), "{lost}");
+        // What to do is said before anything could be tried.
+        assert!(lost.contains("hooks come back with an interface of that name"), "{lost}");
+        assert!(lost.contains("gave up its privileges"), "{lost}");
         assert!(!is_attached(&kernel));
         world.plug_another();
         let lost = until(&mut kernel, "back", |kernel, _| kernel.needs_attach(&config));

@@ -207,8 +207,12 @@ impl Report {
     /// The time with the server so far.
     fn took(&self) -> Nanos {
         let now = self.front.now();
-        let waited = self.upload.as_ref().map_or(Nanos::ZERO, |upload| upload.waited(now));
-        now.since(self.started).since(waited)
+        now.since(self.started).since(self.waited(now))
+    }
+
+    /// For how long the client was waited for so far, with the body of its request.
+    fn waited(&self, now: Nanos) -> Nanos {
+        self.upload.as_ref().map_or(Nanos::ZERO, |upload| upload.waited(now))
     }
 
     /// The head of the response has come.
@@ -246,6 +250,10 @@ pub(crate) struct Passed {
     report: Report,
     lease: Option<Lease>,
     pause: Pause,
+    /// For how long the client had been waited for when the server's pause began.
+    waited: Nanos,
+    /// For how long it was waited for during the server's pauses: no time of the server's.
+    spared: Nanos,
     patience: Duration,
     failed: bool,
     /// The client's connection has something to do.
@@ -263,17 +271,17 @@ impl Outgoing {
         (report, lease): (Report, Lease),
         patience: Duration,
     ) -> Self {
-        let (lease, pause) = (Some(lease), Pause::default());
-        let (failed, under_way) = (false, None);
         Self::Passed(Box::new(Passed {
             inner,
             status,
             report,
-            lease,
-            pause,
+            lease: Some(lease),
+            pause: Pause::default(),
+            waited: Nanos::ZERO,
+            spared: Nanos::ZERO,
             patience,
-            failed,
-            under_way,
+            failed: false,
+            under_way: None,
         }))
     }
 
@@ -312,11 +320,11 @@ impl Passed {
         } else {
             let now = self.report.front.now();
             if polled.is_pending() {
-                let mut stands = self.pause.stands(cx, now, self.patience);
+                let mut stands = self.stands(cx, now);
                 if stands && self.lease.as_ref().is_some_and(|lease| lease.upload().waits()) {
                     // The server waits as well: for more of the request.
                     self.pause.again();
-                    stands = self.pause.stands(cx, now, self.patience);
+                    stands = self.stands(cx, now);
                 }
                 if stands {
                     self.failed = true;
@@ -326,7 +334,7 @@ impl Passed {
                 }
                 return Poll::Pending;
             }
-            self.pause.end(now);
+            self.goes_on(now);
         }
         let frame = ready!(polled);
         match &frame {
@@ -341,9 +349,25 @@ impl Passed {
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
+    /// The server pauses; true: it has for too long.
+    fn stands(&mut self, cx: &mut Context<'_>, now: Nanos) -> bool {
+        if self.pause.since.is_none() {
+            self.waited = self.report.waited(now);
+        }
+        self.pause.stands(cx, now, self.patience)
+    }
+
+    /// It does not pause any more.
+    fn goes_on(&mut self, now: Nanos) {
+        if self.pause.since.is_some() {
+            self.spared += self.report.waited(now).since(self.waited);
+        }
+        self.pause.end(now);
+    }
+
     /// It has ended: the gate is told, and the server's connection may serve another.
     fn end(&mut self, status: u16) {
-        self.report.end(status, self.pause.waited);
+        self.report.end(status, self.pause.waited.since(self.spared));
         if let Some(lease) = self.lease.take().filter(|_| !self.failed) {
             lease.give_back();
         }

@@ -182,9 +182,14 @@ impl Pool {
         down.compare_exchange(until, known.0, Relaxed, Relaxed).is_ok()
     }
 
-    async fn connect(&self, at: usize) -> Result<SendRequest<Uploaded>, Failure> {
+    /// A new connection; `None`: another request has just begun to try this server, which is down.
+    async fn connect(&self, at: usize) -> Result<Option<SendRequest<Uploaded>>, Failure> {
         let server = &self.servers[at];
+        // First: whoever says that it tries must do so, or nobody does for as long as that may take.
         let open = Open::new(&server.open, self.upstream.connections).ok_or(Failure::Full)?;
+        if !self.may_connect(at) {
+            return Ok(None);
+        }
         let wait = duration(self.upstream.connect_timeout);
         let connected = match &server.endpoint {
             Endpoint::Ip(address) => {
@@ -201,7 +206,7 @@ impl Pool {
         };
         let until = if connected.is_none() { self.clock.now() + DOWN } else { Nanos::ZERO };
         server.down_until_ns.store(until.0, Relaxed);
-        connected.ok_or(Failure::Unreachable)
+        connected.map(Some).ok_or(Failure::Unreachable)
     }
 
     /// Sends a request to a server, and waits for the head of its response.
@@ -218,10 +223,10 @@ impl Pool {
             let again = kept.is_some();
             let mut sender = match kept {
                 Some(sender) => sender,
-                // Another has just begun to try it: it is down, and the choice is another one.
-                None if !self.may_connect(at) => continue,
                 None => match self.connect(at).await {
-                    Ok(sender) => sender,
+                    Ok(Some(sender)) => sender,
+                    // It is down, and the choice is another one.
+                    Ok(None) => continue,
                     Err(failure) => {
                         tried |= 1 << at;
                         last = failure;
@@ -307,9 +312,7 @@ mod tests {
     use super::*;
     use tidegate_units::{Clock, ManualClock};
 
-    #[test]
-    fn a_server_that_was_down_is_tried_by_one_request_at_a_time() {
-        let clock = Arc::new(ManualClock::default());
+    fn pool(clock: &Arc<ManualClock>) -> Pool {
         clock.advance(Nanos::from_secs(100));
         let servers = ["192.0.2.1:80", "192.0.2.2:80"].map(|server| server.parse().unwrap());
         let upstream = Upstream {
@@ -319,7 +322,28 @@ mod tests {
             idle_timeout: Nanos::SECOND,
             connections: 8,
         };
-        let pool = Pool::new(upstream, Arc::clone(&clock) as SharedClock);
+        Pool::new(upstream, Arc::clone(clock) as SharedClock)
+    }
+
+    /// Who finds it full has not tried it: the next one does.
+    #[test]
+    fn a_server_without_a_free_connection_is_not_taken_for_down() {
+        let clock = Arc::new(ManualClock::default());
+        let pool = pool(&clock);
+        let (server, until) = (&pool.servers[0], clock.now().0);
+        server.down_until_ns.store(until, Relaxed);
+        server.open.store(8, Relaxed);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let failed = runtime.block_on(pool.connect(0)).map(|_| ());
+        assert_eq!(failed, Err(Failure::Full));
+        assert_eq!(server.down_until_ns.load(Relaxed), until, "nobody tries it");
+        assert_eq!(server.open.load(Relaxed), 8);
+    }
+
+    #[test]
+    fn a_server_that_was_down_is_tried_by_one_request_at_a_time() {
+        let clock = Arc::new(ManualClock::default());
+        let pool = pool(&clock);
         pool.servers[1].in_flight.store(5, Relaxed);
         assert_eq!([pool.choose(0), pool.choose(0)], [Some(0); 2], "the fewest");
         pool.servers[0].down_until_ns.store((clock.now() + DOWN).0, Relaxed);

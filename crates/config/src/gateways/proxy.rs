@@ -30,8 +30,9 @@ pub struct ProxyClients {
     #[serde(default = "ProxyClients::idle_timeout_default", with = "text::span")]
     #[schemars(with = "text::SpanText")]
     pub idle_timeout: Nanos,
-    /// A client may pause for so long while it sends a body or receives a response; for a body, 500
-    /// bytes buy one second more.
+    /// A client may pause for so long while it receives a response. While it sends a body, all of its
+    /// pauses together may take so long, and a second more for every 500 bytes of it that have come; none
+    /// may be longer.
     #[serde(default = "ProxyClients::body_timeout_default", with = "text::span")]
     #[schemars(with = "text::SpanText")]
     pub body_timeout: Nanos,

@@ -39,7 +39,8 @@ pub(crate) fn free_port() -> SocketAddr {
 /// What a server was sent, head by head.
 pub(crate) type Heads = Arc<Mutex<Vec<String>>>;
 
-/// A server that answers as the path of a request asks for: `/sleep/MS`, `/long/BYTES`, `/echo`, `/break`.
+/// A server that answers as the path of a request asks for: `/sleep/MS`, `/long/BYTES`, `/echo`, `/early` (the
+/// same, of four bytes, and its head before the body has come), `/break`.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) heads: Heads,
@@ -109,6 +110,11 @@ fn attend(stream: TcpStream, heads: &Heads) {
     let (mut reader, mut writer) = (BufReader::new(stream.try_clone().unwrap()), stream);
     while let Some(head) = head(&mut reader) {
         heads.lock().unwrap().push(head.clone());
+        if head.starts_with("POST /early ")
+            && writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n").is_err()
+        {
+            return;
+        }
         let Some(sent) = body(&mut reader, &head) else { return };
         let path = head.split(' ').nth(1).unwrap().to_owned();
         let mut parts = path[1..].splitn(2, '/');
@@ -120,6 +126,12 @@ fn attend(stream: TcpStream, heads: &Heads) {
             }
             (Some("long"), bytes) => vec![b'x'; number(bytes) as usize],
             (Some("echo"), _) => sent,
+            (Some("early"), _) => {
+                if writer.write_all(&sent).is_err() {
+                    return;
+                }
+                continue;
+            }
             (Some("break"), _) => {
                 let _ = writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort");
                 return;

@@ -49,7 +49,8 @@ pub(crate) struct ShadowReportArgs {
     pub(crate) config: PathBuf,
     #[command(flatten)]
     pub(crate) output: Output,
-    /// With `--log`: options of `replay`, such as the modelled server.
+    /// With `--log`, behind `--`: options of `replay`, such as the modelled server. Not `--from`, `--until`,
+    /// `--out` and `--output`, which the report says itself.
     #[arg(last = true, requires = "log", value_name = "REPLAY OPTIONS")]
     pub(crate) options: Vec<String>,
 }

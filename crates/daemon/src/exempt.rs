@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Presets exempt health checkers. If much of what comes is exempt, the addresses are not only theirs: a
-//! balancer that opens connections of its own brings everybody from them.
+//! Presets exempt health checkers. If much of what comes is exempt, clients come from the same addresses: a
+//! load balancer that opens connections of its own brings everybody from them.
 
 use crate::plane::Counted;
 use crate::warnings::Warnings;
@@ -56,8 +56,9 @@ impl ExemptWatch {
         let names: Vec<&str> =
             config.never_shed.presets.iter().map(|preset| preset.name()).collect();
         let text = format!(
-            "{:.0} % of the new connections and requests of the last minute are exempt; health checkers bring less: \
-             does a balancer bring clients from the addresses of never_shed (presets: {})? They are never refused",
+            "{:.0} % of the new connections and requests of the last minute were exempt, and are never refused. \
+             Health checkers bring less. Check whether a load balancer brings clients from the addresses of \
+             never_shed (presets: {})",
             100.0 * share,
             names.join(", ")
         );

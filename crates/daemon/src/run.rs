@@ -32,7 +32,7 @@ use crate::planes::Planes;
 use crate::preflight::{self, Preflight, Trees};
 use crate::record::{Books, SHADOW_BYTES_MAX};
 use crate::server::{Front, MESSAGES_MAX, Message, wanted};
-use crate::state::{Directory, Keeper, KeptCommands, Store};
+use crate::state::{Directory, Keeper, KeptCommands, Store, checksum};
 use crate::supervisor::Supervisor;
 use crate::told::Told;
 use crate::{controllers, http, privileges, sources};
@@ -410,7 +410,20 @@ fn books(config: &Config) -> Books {
     let boot = store.here().boot;
     let ledger = Directory::at(place("shadow")).holding(SHADOW_BYTES_MAX);
     let (up, day) = (Arc::new(BootClock), Arc::new(DayClock));
-    Books { store: Some(Box::new(store)), ledger: Some(Box::new(ledger)), boot, up, day }
+    Books {
+        store: Some(Box::new(store)),
+        ledger: Some(Box::new(ledger)),
+        boot,
+        machine: machine(),
+        up,
+        day,
+    }
+}
+
+/// A checksum of this machine's id, which is not to be shown itself (machine-id(5)).
+fn machine() -> String {
+    let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    if id.trim().is_empty() { String::new() } else { format!("{:016x}", checksum(id.as_bytes())) }
 }
 
 /// Queues and bytes of the interfaces are one signal of many: without them the others go on.

@@ -348,6 +348,14 @@ fn what_would_be_refused_in_shadow_is_reported_with_a_verdict() {
     let warned = |w: &String| w.contains("shadow ledger: 1 lines of it are damaged");
     assert!(host.snapshot().unwrap().warnings.iter().any(warned));
     assert_eq!(host.shadow().all.offered, 0);
+    host.stop();
+    let newer = "tidegate-shadow 2\n{}\n";
+    fs::write(host.path("control.shadow"), newer).unwrap();
+    host.start();
+    let warned =
+        |w: &String| w.contains("shadow ledger: is of another version") && w.contains(".other");
+    assert_eq!(host.snapshot().unwrap().warnings.iter().filter(|w| warned(w)).count(), 1);
+    assert_eq!(fs::read_to_string(host.path("control.shadow.other")).unwrap(), newer);
     let said = host.tidegate(&["shadow", "report", "shpo"]);
     assert_eq!(said.status.code(), Some(7), "{said:?}");
     host.stop();
@@ -382,5 +390,8 @@ fn replay_of_the_same_hours(host: &Host, report: &ShadowReport) {
     let said = report(&counts, &["--format", "counts", "--capacity", "50"]);
     assert_eq!(said.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&said.stderr).contains("no dates"), "{said:?}");
-    assert_eq!(report(&log, &["--capacitance", "50"]).status.code(), Some(2));
+    for wrong in ["--capacitance=50", "--from=1h", "--until=2h", "--out=/tmp", "--output=json"] {
+        let said = report(&log, &["--capacity", "50", wrong]);
+        assert_eq!(said.status.code(), Some(2), "{wrong}: {said:?}");
+    }
 }

@@ -3,7 +3,7 @@
 //! was then: a row a minute, and an hour where that is more than [`MINUTES_MAX`] ago.
 //!
 //! ```text
-//! tidegate-shadow 1           one line
+//! tidegate-shadow 1 MACHINE   one line; MACHINE: a checksum of the machine's id, where it has one
 //! {"service":"web","at":…}    a row a line, of each service the oldest first
 //! ```
 //!
@@ -16,7 +16,7 @@ use super::writer::Content;
 use crate::plane::Counted;
 use crate::state::checksum;
 use std::collections::{BTreeMap, VecDeque};
-use tidegate_config::{Config, ServiceConfig};
+use tidegate_config::{Config, GatewayConfig, NeverShed, ServiceConfig};
 use tidegate_model::Mode;
 use tidegate_model::record::Moment;
 use tidegate_model::shadow::{Health, Of, ShadowRow, ShadowSums, Tallies, Tally};
@@ -56,6 +56,8 @@ pub(crate) struct Shadowed<'a> {
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
+    /// Of this machine, for the head; empty: it has no id.
+    machine: String,
     services: BTreeMap<String, Account>,
     changed: bool,
 }
@@ -76,6 +78,7 @@ struct Open {
     period: u64,
     identity: u64,
     objective: Nanos,
+    watched: Watched,
     /// When it began, and as it was read last.
     base: Counts,
     last: Counts,
@@ -93,15 +96,26 @@ struct Counts {
     times: Option<Histogram>,
 }
 
+/// Of what comes, the share whose refusals are only counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Watched {
+    /// Of new connections, and of a gateway's requests.
+    classes: f64,
+    /// Of requests that meet a rule.
+    rules: f64,
+}
+
 impl Ledger {
-    /// What a file holds, and how many of its lines are none of ours.
-    pub(crate) fn decode(bytes: &[u8]) -> (Self, usize) {
-        let mut ledger = Self::default();
+    /// An empty one of this machine.
+    pub(crate) fn new(machine: &str) -> Self {
+        Self { machine: machine.to_owned(), ..Self::default() }
+    }
+
+    /// What a file holds, and how many of its lines are none of ours. [`Self::is_foreign`] comes first.
+    pub(crate) fn decode(bytes: &[u8], machine: &str) -> (Self, usize) {
+        let mut ledger = Self::new(machine);
         let mut lost = 0;
-        let mut lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        if lines.next().is_some_and(|head| head != HEAD.as_bytes()) {
-            return (ledger, 1);
-        }
+        let lines = bytes.split(|byte| *byte == b'\n').skip(1).filter(|line| !line.is_empty());
         for line in lines {
             match serde_json::from_slice::<ShadowRow>(line) {
                 Ok(row) if line.len() <= ROW_BYTES_MAX => {
@@ -111,6 +125,26 @@ impl Ledger {
             }
         }
         (ledger, lost)
+    }
+
+    /// Whether a file is something else: of another version or machine, cut, or none of ours. What was counted
+    /// elsewhere says nothing of the services here. A file or a machine without an id is not told apart.
+    pub(crate) fn is_foreign(bytes: &[u8], machine: &str) -> bool {
+        let head = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let of = match head.strip_prefix(HEAD.as_bytes()) {
+            Some([]) => return false,
+            Some([b' ', of @ ..]) => of,
+            _ => return !bytes.is_empty(),
+        };
+        let is_id = of.len() == 16 && of.iter().all(u8::is_ascii_hexdigit);
+        !is_id || !machine.is_empty() && of != machine.as_bytes()
+    }
+
+    fn head(&self) -> Vec<u8> {
+        match &*self.machine {
+            "" => HEAD.into(),
+            machine => [HEAD, " ", machine].concat().into(),
+        }
     }
 
     /// A tick: how long the accept queue of a service is.
@@ -133,17 +167,17 @@ impl Ledger {
     ) {
         let Shadowed { config, released, counts, rules } = shadowed;
         for (index, service) in config.services.iter().enumerate() {
-            let only_counts = is_shadow(service);
+            let watched = watched(service);
             let account = match self.services.get_mut(&service.name) {
                 Some(account) => account,
                 // Whatever is enforced and has no past needs no place.
-                None if !only_counts => continue,
+                None if watched.is_none() => continue,
                 None => self.services.entry(service.name.clone()).or_default(),
             };
             let verdicts = counts.services.get(index).map_or(&[][..], |counts| counts);
             let now = Counts::new(service, verdicts, rules(index))
                 .timed(totals.get(&service.name).map(|totals| &totals.first_byte));
-            self.changed |= account.see(at, service, (only_counts, *released), now);
+            self.changed |= account.see(at, (config, service), (watched, *released), now);
         }
     }
 
@@ -184,8 +218,8 @@ impl Content for Ledger {
 
     /// Of each service the newest rows that find room in its part.
     fn encode(&self) -> Vec<u8> {
-        let part = (BYTES_MAX - HEAD.len() - 1) / self.services.len().max(1);
-        let mut bytes = HEAD.as_bytes().to_vec();
+        let mut bytes = self.head();
+        let part = (BYTES_MAX - bytes.len() - 1) / self.services.len().max(1);
         for account in self.services.values() {
             let mut room = part;
             let mut lines = Vec::new();
@@ -214,8 +248,8 @@ impl Account {
     fn see(
         &mut self,
         at: &Moment,
-        service: &ServiceConfig,
-        (only_counts, released): (bool, bool),
+        (config, service): (&Config, &ServiceConfig),
+        (watched, released): (Option<Watched>, bool),
         now: Counts,
     ) -> bool {
         let mut changed = false;
@@ -226,15 +260,13 @@ impl Account {
             }
             open.last = now.clone();
             open.lasted = at.up.since(open.at.up);
-            if open.lasted >= SLICE || !only_counts || released {
+            if open.lasted >= SLICE || watched != Some(open.watched) || released {
                 changed |= self.close(&service.name);
             }
         }
-        if !only_counts {
-            return changed | self.leave(&service.name, at);
-        }
+        let Some(watched) = watched else { return changed | self.leave(&service.name, at) };
         if self.open.is_none() && !released {
-            let identity = identity(service);
+            let identity = identity(config, service);
             let last = self.minutes.back().or(self.hours.back());
             let goes_on = last.is_some_and(|row| !row.left && row.identity == identity);
             let period = last.map_or(0, |row| row.period).saturating_add(u64::from(!goes_on));
@@ -243,6 +275,7 @@ impl Account {
                 period,
                 identity,
                 objective: service.objective,
+                watched,
                 base: now.clone(),
                 last: now,
                 lasted: Nanos::ZERO,
@@ -304,7 +337,7 @@ impl Open {
         let mut tallies = Tallies::default();
         let tally = tallies.of_mut(self.health());
         tally.span = self.lasted;
-        self.last.since(&self.base, tally);
+        self.last.since(&self.base, self.watched, tally);
         ShadowRow {
             service: service.to_owned(),
             at: self.at.clone(),
@@ -351,25 +384,36 @@ impl Counts {
         Self { times: times.cloned(), ..self }
     }
 
-    /// Adds what was counted since `before`.
-    fn since(&self, before: &Self, tally: &mut Tally) {
-        for now in &self.verdicts {
+    /// Adds what was counted since `before`. Of a canary only refusals say whether their source was spared; of
+    /// what came as large a share counts as of the sources.
+    fn since(&self, before: &Self, watched: Watched, tally: &mut Tally) {
+        let of_share = |all: u64, share: f64| match share {
+            1.0.. => all,
+            share => (all as f64 * share).round() as u64,
+        };
+        let mut classes = BTreeMap::<&str, (u64, u64)>::new();
+        for now in self.verdicts.iter().filter(|_| watched.classes > 0.0) {
             let same = |then: &&VerdictCount| {
                 (&then.class, &then.verdict, &then.reason, then.shadow)
                     == (&now.class, &now.verdict, &now.reason, now.shadow)
             };
             let then = before.verdicts.iter().find(same).map_or(0, |then| then.count);
-            let (of, more) = (Of::Class(now.class.clone()), grown(now.count, then));
-            tally.offer(&of, more);
+            let more = grown(now.count, then);
+            let (came, refused) = classes.entry(&now.class).or_default();
+            *came = came.saturating_add(more);
             if now.shadow && matches!(&*now.verdict, "drop" | "reject") {
-                tally.refuse(&of, Some(&now.reason), more);
+                *refused = refused.saturating_add(more);
+                tally.refuse(&Of::Class(now.class.clone()), Some(&now.reason), more);
             }
         }
-        for (label, (met, shadowed)) in &self.rules {
+        for (class, (came, refused)) in classes {
+            tally.offer(&Of::Class(class.to_owned()), of_share(came, watched.classes).max(refused));
+        }
+        for (label, (met, shadowed)) in self.rules.iter().filter(|_| watched.rules > 0.0) {
             let then = before.rules.get(label).copied().unwrap_or_default();
-            let of = Of::Rule(label.clone());
-            tally.offer(&of, grown(*met, then.0));
-            tally.refuse(&of, None, grown(*shadowed, then.1));
+            let (of, refused) = (Of::Rule(label.clone()), grown(*shadowed, then.1));
+            tally.offer(&of, of_share(grown(*met, then.0), watched.rules).max(refused));
+            tally.refuse(&of, None, refused);
         }
     }
 }
@@ -379,18 +423,32 @@ const fn grown(now: u64, then: u64) -> u64 {
     if now >= then { now - then } else { now }
 }
 
-/// Whether some refusals of a service are only counted.
-fn is_shadow(service: &ServiceConfig) -> bool {
-    let requests = service.requests.as_ref().map(|r| r.mode_within(service.mode));
-    service.mode == Mode::Shadow || !service.canary.is_all() || requests == Some(Mode::Shadow)
+/// Of which share of what comes to a service refusals are only counted; `None`: of nothing.
+fn watched(service: &ServiceConfig) -> Option<Watched> {
+    let spared = 1.0 - service.canary.percent() / 100.0;
+    let share = |mode: Mode| if mode == Mode::Shadow { 1.0 } else { spared };
+    let rules = service.requests.as_ref().map_or(0.0, |r| share(r.mode_within(service.mode)));
+    let watched = Watched { classes: share(service.mode), rules };
+    (watched.classes > 0.0 || watched.rules > 0.0).then_some(watched)
 }
 
 /// What decides about a service: what was counted under another one says nothing of it.
-fn identity(service: &ServiceConfig) -> u64 {
-    let ServiceConfig { listen, objective, policy, control, classes, .. } = service;
+fn identity(config: &Config, service: &ServiceConfig) -> u64 {
+    let ServiceConfig { listen, objective, policy, control, classes, reserve, .. } = service;
+    let ServiceConfig { backends, agent_check, .. } = service;
     let requests = service.requests.as_ref().map(|r| (&r.buckets, &r.rules));
-    let all = (listen, objective, policy, control, classes, requests);
-    checksum(format!("{all:?}").as_bytes())
+    // Its ports are none of a service's.
+    let NeverShed { sources, presets, .. } = &config.never_shed;
+    let leads = |gateway: &&GatewayConfig| gateway.routes.iter().any(|r| r.service == service.name);
+    let routes: Vec<_> = config
+        .gateways
+        .iter()
+        .filter(leads)
+        .map(|gateway| (&gateway.name, gateway.adapter, gateway.client_hop, &gateway.routes))
+        .collect();
+    let own =
+        (listen, objective, policy, control, classes, reserve, requests, backends, agent_check);
+    checksum(format!("{own:?} {:?} {routes:?}", (sources, presets)).as_bytes())
 }
 
 #[cfg(test)]

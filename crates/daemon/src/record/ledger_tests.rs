@@ -98,7 +98,7 @@ impl World {
 
     fn restart(mut self, text: &str) -> Self {
         self.ledger.close();
-        let (ledger, lost) = Ledger::decode(&self.ledger.encode());
+        let (ledger, lost) = Ledger::decode(&self.ledger.encode(), "");
         assert_eq!(lost, 0);
         Self::after(ledger, text, self.at)
     }
@@ -229,7 +229,8 @@ fn canaries_and_request_rules_count_as_shadow() {
     world.count("reject", false, "rate", 77);
     world.seconds(60, (100, 2), SLOW);
     let report = world.report(None);
-    assert_eq!((report.all.offered, report.all.refused), (77 + 60 * 102, 120));
+    // Of 77 + 60 · 102 that came, 95 % are of sources that are spared.
+    assert_eq!((report.all.offered, report.all.refused), (5887, 120));
 
     let rules = "
 interfaces: [{name: lo}]
@@ -248,12 +249,122 @@ services:
     world.rules.swap(0, 1);
     world.seconds(60, (100, 0), FAST);
     let report = world.report(None);
-    assert_eq!((report.all.offered, report.all.refused), (6000 + 57, 7));
+    assert_eq!((report.all.offered, report.all.refused), (57, 7), "connections are enforced");
     let Of::Rule(label) = &report.refused_by[0].of else { panic!("{report:?}") };
     assert!(label.contains("search"), "{label}");
     let before = world.ledger.rows("web");
     let world = world.restart(rules);
     assert_eq!(world.ledger.rows("web")[..before.len()], before[..], "as it was in a file");
+}
+
+/// What is executed proves nothing: a canary counts what it spares, and as much of what came. Each share is
+/// a row of its own.
+#[test]
+fn what_came_counts_as_far_as_refusals_are_only_counted() {
+    let mut world = World::new(SHADOW);
+    let share = |world: &mut World, percent: f64| {
+        world.config.services[0].canary = tidegate_model::Canary::of_percent(percent).unwrap();
+        world.see();
+    };
+    world.config.services[0].mode = Mode::Enforce;
+    share(&mut world, 90.0);
+    world.seconds(30, (98, 2), FAST);
+    let report = world.report(None);
+    // The share of a canary is one in 65,536 parts.
+    assert_eq!((report.healthy.offered, report.healthy.refused), (300, 60));
+    share(&mut world, 50.0);
+    world.seconds(30, (98, 2), FAST);
+    let report = world.report(None);
+    assert_eq!((report.healthy.offered, report.healthy.refused), (300 + 1500, 120));
+    assert_eq!(world.ledger.rows("web").len(), 2);
+    assert_eq!(report.verdict, Some(Verdict::Unsafe));
+    // Never less than what was refused of it.
+    share(&mut world, 99.0);
+    world.seconds(30, (0, 2), FAST);
+    let offered = world.report(None).all.offered;
+    assert_eq!(offered, 1800 + 60);
+}
+
+/// A rule of the kernel is spared as its service is.
+#[test]
+fn rules_of_a_canary_count_by_its_share() {
+    let text = "
+interfaces: [{name: lo}]
+services:
+  web:
+    mode: enforce
+    listen: ['*:80']
+    requests: {buckets: {b: {resource: cpu}}, rules: [{path: /search, bucket: b}]}
+";
+    let mut world = World::new(text);
+    assert!(world.ledger.rows("web").is_empty(), "all of it is enforced");
+    world.config.services[0].canary = tidegate_model::Canary::of_percent(75.0).unwrap();
+    world.see();
+    world.rules =
+        vec![RuleCounts { admitted: 300, refused: 90, shadowed: 10, ..RuleCounts::default() }];
+    world.seconds(60, (0, 0), FAST);
+    let report = world.report(None);
+    assert_eq!((report.all.offered, report.all.refused), (100, 10));
+}
+
+/// What changes who is refused begins another time in shadow; what does not, does not.
+#[test]
+fn evidence_belongs_to_all_that_decides() {
+    let gateway = |routes: &str| {
+        format!(
+            "\ngateways:\n  edge: {{adapter: traefik, listen: '127.0.0.1:9', routes: [{routes}]}}\n"
+        )
+    };
+    let base = SHADOW.replace("objective: 100ms", "objective: 100ms, reserve: 0.25");
+    let routed = base.clone() + &gateway("{service: web}");
+    for (before, after, anew) in [
+        (base.clone(), base.replace("0.25", "0.5"), true),
+        (base.clone(), base.clone() + "never_shed: {sources: [192.0.2.0/24]}\n", true),
+        (base.clone(), base.clone() + "never_shed: {presets: [azure-load-balancer]}\n", true),
+        // That of sshd is no matter of a service, wherever sshd is.
+        (base.clone(), base.clone() + "never_shed: {ports: [22, 6010]}\n", false),
+        (base.clone(), routed.clone(), true),
+        (routed.clone(), base.clone() + &gateway("{path: /a, service: web}"), true),
+        (routed.clone(), routed.clone(), false),
+        (base.clone(), base.replace("name: lo", "name: lo, trust_dscp: false"), false),
+    ] {
+        let mut world = World::new(&before);
+        world.seconds(60, (10, 1), FAST);
+        let mut world = world.restart(&after);
+        world.seconds(60, (10, 1), FAST);
+        let refused = world.report(None).all.refused;
+        assert_eq!(refused, if anew { 60 } else { 120 }, "{before}\n-> {after}");
+    }
+}
+
+/// Another version, another machine, a head that was cut, or no ledger: it is not read as one.
+#[test]
+fn a_foreign_file_is_known_by_its_head() {
+    let (own, other) = ("00000000000000aa", "00000000000000bb");
+    let mut ledger = Ledger::new(own);
+    let empty = ledger.encode();
+    assert_eq!(empty, format!("{HEAD} {own}\n").as_bytes());
+    ledger.machine = String::new();
+    let nowhere = ledger.encode();
+    assert_eq!(nowhere, format!("{HEAD}\n").as_bytes(), "as it was before");
+    for (bytes, machine, foreign) in [
+        (&b""[..], own, false),
+        (&empty, own, false),
+        (&empty, other, true),
+        // What cannot be told apart is not.
+        (&empty, "", false),
+        (&nowhere, own, false),
+        (&empty[..empty.len() - 2], own, true),
+        (&nowhere[..5], "", true),
+        (b"tidegate-shadow 2\n{}", own, true),
+        (b"tidegate-shadow 10\n{}", own, true),
+        (b"tidegate-shadow 1 \n", own, true),
+        (b"#!/bin/sh\n", own, true),
+        (b"\0", "", true),
+    ] {
+        let text = String::from_utf8_lossy(bytes);
+        assert_eq!(Ledger::is_foreign(bytes, machine), foreign, "{text:?} at {machine:?}");
+    }
 }
 
 /// A counter that is smaller than before began anew.
@@ -288,7 +399,7 @@ fn eight_days_find_room_and_the_file_has_a_bound() {
     assert_eq!(report.all.refused as f64, report.all.watched_s / 60.0);
     let bytes = world.ledger.encode();
     assert!(bytes.len() < 150_000, "{} bytes a service", bytes.len());
-    let (read, lost) = Ledger::decode(&bytes);
+    let (read, lost) = Ledger::decode(&bytes, "");
     assert_eq!((read.rows("web").len(), lost), (HOURS_MAX + MINUTES_MAX, 0));
     assert_eq!(read.encode(), bytes);
     // More services than find room: the newest rows of each.
@@ -298,10 +409,10 @@ fn eight_days_find_room_and_the_file_has_a_bound() {
         file.extend_from_slice(text.as_bytes().strip_prefix(HEAD.as_bytes()).unwrap());
         file
     });
-    let (ledger, lost) = Ledger::decode(&many);
+    let (ledger, lost) = Ledger::decode(&many, "");
     let written = ledger.encode();
     assert!(lost == 0 && written.len() <= BYTES_MAX && written.len() > BYTES_MAX / 2);
-    let (read, lost) = Ledger::decode(&written);
+    let (read, lost) = Ledger::decode(&written, "");
     assert_eq!((read.services.len(), lost), (120, 0));
     let newest = |ledger: &Ledger| ledger.rows("s7").last().cloned();
     assert_eq!(newest(&read), newest(&ledger));
@@ -312,22 +423,18 @@ fn a_damaged_line_costs_that_line() {
     let mut world = World::new(SHADOW);
     world.seconds(180, (100, 10), FAST);
     let text = String::from_utf8(world.ledger.encode()).unwrap();
-    let (read, lost) = Ledger::decode(text.replacen("\"period\":1", "\"peri", 1).as_bytes());
+    let (read, lost) = Ledger::decode(text.replacen("\"period\":1", "\"peri", 1).as_bytes(), "");
     assert_eq!((read.rows("web").len(), lost), (2, 1));
-    let (read, lost) = Ledger::decode(&text.as_bytes()[..text.len() - 5]);
+    let (read, lost) = Ledger::decode(&text.as_bytes()[..text.len() - 5], "");
     assert_eq!((read.rows("web").len(), lost), (2, 1));
-    for foreign in ["#!/bin/sh\n", "tidegate-shadow 2\n{}", "\u{0}"] {
-        let (read, lost) = Ledger::decode(foreign.as_bytes());
-        assert_eq!((read.services.len(), lost), (0, 1), "{foreign:?}");
-    }
-    assert_eq!(Ledger::decode(b"").1, 0);
+    assert_eq!(Ledger::decode(b"", "").1, 0);
     // Numbers of a file may be anything: nothing overflows.
     let wild = format!(
         "{HEAD}\n{{\"service\":\"web\",\"at\":{{\"boot\":\"b\",\"up\":{m},\"unix\":{m}}},\"lasted\":{m},\"period\":{m},\
          \"identity\":{m},\"healthy\":{{\"span\":{m},\"offered\":[{{\"class\":\"x\",\"count\":{m}}}]}}}}\n",
         m = u64::MAX
     );
-    let (ledger, lost) = Ledger::decode(wild.repeat(2).as_bytes());
+    let (ledger, lost) = Ledger::decode(wild.repeat(2).as_bytes(), "");
     assert_eq!(lost, 1, "the second head");
     let mut world = World::after(ledger, SHADOW, world.at);
     world.seconds(120, (100, 1), FAST);
@@ -337,7 +444,7 @@ fn a_damaged_line_costs_that_line() {
 proptest! {
     #[test]
     fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = Ledger::decode(&bytes);
-        let _ = Ledger::decode(&[HEAD.as_bytes(), b"\n", &bytes].concat());
+        let _ = Ledger::decode(&[HEAD.as_bytes(), b"\n", &bytes].concat(), "");
+        let _ = (Ledger::decode(&bytes, ""), Ledger::is_foreign(&bytes, "0123456789abcdef"));
     }
 }

@@ -53,6 +53,8 @@ pub struct Books {
     pub ledger: Option<Box<dyn Store + Send>>,
     /// The id of this boot.
     pub boot: String,
+    /// A checksum of this machine's id; empty: it has none.
+    pub machine: String,
     /// Time since the boot.
     pub up: Arc<dyn Clock + Send + Sync>,
     /// The time of day.
@@ -96,24 +98,29 @@ impl Record {
         let mut history = History::default();
         match file.read() {
             Ok(Some(bytes)) if History::is_foreign(&bytes) => {
-                faults.push((HISTORY, file.set_aside()));
+                faults.push((HISTORY, file.set_aside("is of another version, or no history")));
             }
             Ok(Some(bytes)) => {
                 let lost;
                 (history, lost) = History::decode(&bytes);
                 faults.extend((lost > 0).then(|| (HISTORY, damaged(lost))));
             }
-            Err(error) => faults.push((HISTORY, error)),
+            Err(error) => faults.push((HISTORY, file.set_aside(&error))),
             Ok(None) => {}
         }
-        let mut ledger = Ledger::default();
+        let machine = &books.machine;
+        let mut ledger = Ledger::new(machine);
         match ledger_file.read() {
+            Ok(Some(bytes)) if Ledger::is_foreign(&bytes, machine) => {
+                let what = "is of another version or machine, or no ledger";
+                faults.push((LEDGER, ledger_file.set_aside(what)));
+            }
             Ok(Some(bytes)) => {
                 let lost;
-                (ledger, lost) = Ledger::decode(&bytes);
+                (ledger, lost) = Ledger::decode(&bytes, machine);
                 faults.extend((lost > 0).then(|| (LEDGER, damaged(lost))));
             }
-            Err(error) => faults.push((LEDGER, error)),
+            Err(error) => faults.push((LEDGER, ledger_file.set_aside(&error))),
             Ok(None) => {}
         }
         let mut record = Self {

@@ -41,12 +41,12 @@ impl Paper {
         read.unwrap_or(Ok(None)).map_err(|error| format!("cannot be read: {error}"))
     }
 
-    /// Keeps a file that is none of ours under another name; what is to be told of it.
-    pub(crate) fn set_aside(&mut self) -> String {
-        let what = "is of another version, or no history";
-        match self.store.as_mut().map_or(Ok(()), |store| store.set_aside()) {
-            Ok(()) => format!("{what}; it is set aside (its name ends in .other)"),
-            Err(error) => format!("{what}; it cannot be set aside, and is lost: {error}"),
+    /// Keeps a file that cannot be used, for this reason, under another name; what is to be told of it.
+    pub(crate) fn set_aside(&mut self, why: &str) -> String {
+        match self.store.as_mut().map(|store| store.set_aside()) {
+            None => why.to_owned(),
+            Some(Ok(name)) => format!("{why}; it is set aside as {name}"),
+            Some(Err(error)) => format!("{why}; it cannot be set aside, and is lost: {error}"),
         }
     }
 

@@ -3,7 +3,7 @@
 //! the boot.
 
 use super::{BYTES_MAX, Here};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -30,11 +30,11 @@ pub trait Store {
     /// When it is still there.
     fn remove(&mut self) -> io::Result<()>;
 
-    /// Keeps what is there under another name, for another version of the program.
+    /// Keeps what is there under another name, for another version of the program. The name.
     ///
     /// # Errors
     /// When it cannot be; by default.
-    fn set_aside(&mut self) -> io::Result<()> {
+    fn set_aside(&mut self) -> io::Result<String> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
@@ -50,6 +50,8 @@ pub struct Directory {
     bytes_max: usize,
 }
 
+/// So many files are set aside; the next one is lost.
+const ASIDE_MAX: u32 = 8;
 /// Who may read and write it: the daemon.
 const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
@@ -138,10 +140,24 @@ impl Store for Directory {
         }
     }
 
-    fn set_aside(&mut self) -> io::Result<()> {
-        let mut other = self.path.as_os_str().to_owned();
-        other.push(".other");
-        std::fs::rename(&self.path, other)
+    /// What was set aside before is not lost for it.
+    fn set_aside(&mut self) -> io::Result<String> {
+        let mut failed = rustix::io::Errno::EXIST;
+        for number in 1..=ASIDE_MAX {
+            let mut other = self.path.as_os_str().to_owned();
+            other.push(".other");
+            if number > 1 {
+                other.push(format!(".{number}"));
+            }
+            match renameat_with(CWD, &self.path, CWD, &other, RenameFlags::NOREPLACE) {
+                Ok(()) => return Ok(PathBuf::from(other).display().to_string()),
+                Err(error) => failed = error,
+            }
+            if failed != rustix::io::Errno::EXIST {
+                break;
+            }
+        }
+        Err(failed.into())
     }
 
     fn here(&self) -> Here {
@@ -171,6 +187,23 @@ mod tests {
         store.remove().unwrap();
         store.remove().unwrap();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_set_aside_is_kept_beside_what_was_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = Directory::at(dir.path().join("shadow"));
+        assert!(store.set_aside().is_err(), "nothing is there");
+        for number in 1..=ASIDE_MAX {
+            store.write(number.to_string().as_bytes()).unwrap();
+            let name = store.set_aside().unwrap();
+            assert_eq!(std::fs::read_to_string(name).unwrap(), number.to_string());
+        }
+        let kept = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert_eq!((&*kept("shadow.other"), &*kept("shadow.other.2")), ("1", "2"));
+        store.write(b"too many").unwrap();
+        assert!(store.set_aside().is_err());
+        assert_eq!(store.read().unwrap(), Some(b"too many".to_vec()));
     }
 
     #[test]

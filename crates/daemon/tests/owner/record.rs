@@ -62,6 +62,7 @@ fn process(file: &File, clock: &Arc<ManualClock>, boot: &str, day: Nanos) -> Wor
 fn process_at(file: &File, clock: &Arc<ManualClock>, boot: &str, day: Day) -> World {
     let at_day = Arc::new(day);
     let books = Books {
+        machine: String::new(),
         store: Some(Box::new(file.clone())),
         ledger: None,
         boot: boot.into(),

@@ -468,7 +468,14 @@ impl World {
         let day = Arc::new(ManualClock::default());
         day.advance(Nanos::from_secs(1_800_000_000));
         let up = Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>;
-        let books = Books { store: None, ledger: None, boot: "test".into(), up, day };
+        let books = Books {
+            store: None,
+            ledger: None,
+            boot: "test".into(),
+            machine: String::new(),
+            up,
+            day,
+        };
         Self::with_books(text, inherited, plane, (clock, keeper, books))
     }
 
@@ -495,7 +502,8 @@ impl World {
             Some(_) => KeptCommands::default(),
             None => keeper.as_mut().map(commands).unwrap_or_default(),
         };
-        let config = keep_canaries(keep_modes(config, &kept.left.modes), &kept.left.canaries);
+        let left = inherited.as_ref().unwrap_or(&kept.left);
+        let config = keep_canaries(keep_modes(config, &left.modes), &left.canaries);
         let (owner, snapshots) = Owner::new(Parts {
             clock: Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>,
             books,

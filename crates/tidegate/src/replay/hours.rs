@@ -7,11 +7,15 @@ use super::feed::DATED_FROM;
 use super::run;
 use super::source::Source;
 use anyhow::{Context, bail};
+use clap::parser::ValueSource;
 use clap::{Args, Command, FromArgMatches};
 use std::ffi::OsStr;
 use std::path::Path;
 use tidegate_cli::{ReplayAsked, Replayed, UsageError};
 use tidegate_units::Nanos;
+
+/// Options of replay that would be without effect here: the hours are those of the report, and so is its form.
+const TAKEN: [&str; 4] = ["from", "until", "out", "output"];
 
 /// What replay says of the part of a log that lies in these hours.
 pub(crate) fn of_hours(asked: &ReplayAsked<'_>) -> anyhow::Result<Replayed> {
@@ -54,6 +58,12 @@ fn arguments(asked: &ReplayAsked<'_>) -> anyhow::Result<ReplayArgs> {
     let all = fixed.into_iter().chain(asked.options.iter().map(AsRef::as_ref));
     let wrong = |error: clap::Error| UsageError(format!("options of replay: {error}"));
     let matches = command.try_get_matches_from(all).map_err(wrong)?;
+    let given = |option: &&&str| matches.value_source(option) == Some(ValueSource::CommandLine);
+    if let Some(option) = TAKEN.iter().find(given) {
+        let what =
+            format!("options of replay: --{option} is not for a report, which says it itself");
+        return Err(UsageError(what).into());
+    }
     Ok(ReplayArgs::from_arg_matches(&matches).map_err(wrong)?)
 }
 

@@ -10,7 +10,7 @@
 
 use crate::explain::{ExplainedSample, Explanation};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -246,6 +246,9 @@ pub struct Handover {
     /// How long these hold, where that was said.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub modes_left: BTreeMap<String, Nanos>,
+    /// Services that went back to shadow by themselves: no command has set their mode.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub guarded: BTreeSet<String>,
     /// How long the kill switch stays on, where that was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release_left: Option<Nanos>,

@@ -70,7 +70,8 @@ pub(crate) fn alerts(snapshot: &Snapshot) -> Vec<String> {
         let left = left.unwrap_or_default();
         let share = set.percent.map(|percent| format!(" for {percent} % of the sources"));
         let share = share.unwrap_or_default();
-        Some(format!("{name}: {mode}{share} by command{left}; the file says {file}"))
+        let by = if set.guard { "by the daemon itself" } else { "by command" };
+        Some(format!("{name}: {mode}{share} {by}{left}; the file says {file}"))
     });
     let warnings = snapshot.warnings.iter().map(|w| format!("warning: {}", plain(w)));
     released.into_iter().chain(modes).chain(warnings).collect()

@@ -130,12 +130,11 @@ impl Owner {
         self.record.follow(&config, now);
         self.requests.begin_anew();
         self.warn_of_what_waits(&config);
-        let before = std::mem::replace(&mut self.intent.config, config);
-        self.overrides = overrides;
+        self.intent.config = config;
+        let before = std::mem::replace(&mut self.overrides, overrides);
         // Where the file has the last word, or the service is gone, the guard's word is over.
-        for service in before.services.iter().filter(|s| self.overrides.of(&s.name, now).is_none())
-        {
-            self.warnings.clear(&guarded(&service.name));
+        for service in before.guarded().filter(|name| self.overrides.of(name, now).is_none()) {
+            self.warnings.clear(&guarded(service));
         }
         for said in &kept {
             tracing::warn!("{said}");

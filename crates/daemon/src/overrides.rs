@@ -27,6 +27,8 @@ struct Set {
     /// What the file says.
     file: Mode,
     until: Option<Nanos>,
+    /// An operator, or the guard.
+    by: By,
 }
 
 /// See the head of this file.
@@ -88,7 +90,8 @@ impl Overrides {
             let file = files.get(name).copied().unwrap_or(*mode);
             let until = left.modes_left.get(name).map(|left| now + *left);
             let canary = left.canaries.get(name).copied().unwrap_or_default();
-            (name.clone(), Set { mode: *mode, canary, file, until })
+            let by = if left.guarded.contains(name) { By::Guard } else { By::Operator };
+            (name.clone(), Set { mode: *mode, canary, file, until, by })
         });
         let released_until = left.release_left.map(|left| now + left);
         Self { modes: set.collect(), released_until }
@@ -101,6 +104,9 @@ impl Overrides {
             if !set.canary.is_all() {
                 handover.canaries.insert(name.clone(), set.canary);
             }
+            if set.by == By::Guard {
+                handover.guarded.insert(name.clone());
+            }
             if let Some(until) = set.until {
                 handover.modes_left.insert(name.clone(), until.since(now));
             }
@@ -112,8 +118,8 @@ impl Overrides {
     pub(crate) fn commanded(&self, now: Nanos, released: bool, here: Here) -> Commanded {
         let at = |until: Nanos| here.now + until.since(now);
         let modes = self.modes.iter().map(|(name, set)| {
-            let Set { mode, canary, file, until } = *set;
-            (name.clone(), CommandedMode { mode, canary, file, until: until.map(at) })
+            let Set { mode, canary, file, until, by } = *set;
+            (name.clone(), CommandedMode { mode, canary, file, until: until.map(at), by })
         });
         let released_until = self.released_until.filter(|_| released).map(at);
         Commanded { boot: here.boot, modes: modes.collect(), released, released_until }
@@ -155,7 +161,13 @@ impl Overrides {
         let set = self.modes.get(service)?;
         let left = set.until.map(|until| until.since(now));
         let percent = percent(set.canary);
-        Some(ModeSet { file: set.file.name().into(), percent, left })
+        let guard = set.by == By::Guard;
+        Some(ModeSet { file: set.file.name().into(), percent, left, guard })
+    }
+
+    /// Services whose mode is the guard's.
+    pub(crate) fn guarded(&self) -> impl Iterator<Item = &str> {
+        self.modes.iter().filter(|(_, set)| set.by == By::Guard).map(|(name, _)| name.as_str())
     }
 
     /// How long the kill switch stays on; `None`: until it is switched.
@@ -169,7 +181,7 @@ const COMMANDS: &str = "commands";
 
 impl Owner {
     /// What commands had set before a restart: a kill switch that the dataplane does not have any more is thrown
-    /// again, and what does not hold any more is told.
+    /// again, and what does not hold any more is told. What the guard did is told until somebody decides.
     pub(crate) fn begin_commands(&mut self, kept: KeptCommands) {
         if kept.released && !self.intent.released && !self.plane.adopted() {
             match self.switch(true) {
@@ -186,6 +198,13 @@ impl Owner {
         }
         if !kept.told.is_empty() {
             self.warnings.raise(self.started, COMMANDS, kept.told.join("; "));
+        }
+        for service in self.overrides.guarded() {
+            let text = format!(
+                "went back to shadow before this process began; `tidegate mode {service} enforce` enforces it all \
+                 the same"
+            );
+            self.warnings.stick(self.started, &guarded(service), text);
         }
     }
 
@@ -251,7 +270,7 @@ impl Owner {
         let file = self.overrides.modes.get(service).map(|set| set.file);
         let before = self.change_mode(service, (mode, canary))?;
         let until = lasts.map(|lasts| self.clock.now() + lasts);
-        let set = Set { mode, canary, file: file.unwrap_or(before), until };
+        let set = Set { mode, canary, file: file.unwrap_or(before), until, by: By::Operator };
         self.overrides.modes.insert(service.to_owned(), set);
         let span = lasts.map(|lasts| lasts.to_string());
         let percent = percent(canary);
@@ -319,7 +338,7 @@ impl Owner {
             Err(error) => return self.warnings.raise(now, &subject, error.to_string()),
         };
         let file = file.unwrap_or(before);
-        let set = Set { mode, canary: Canary::ALL, file, until: None };
+        let set = Set { mode, canary: Canary::ALL, file, until: None, by: By::Guard };
         self.overrides.modes.insert(service.to_owned(), set);
         let Misfired { refused, done: (done, usual) } = seen;
         let text = format!(

@@ -295,7 +295,7 @@ pub struct ServiceState {
     pub shadow: Option<ShadowSums>,
 }
 
-/// A mode that a command set.
+/// A mode that is not the file's: a command set it, or the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModeSet {
     /// What the file says.
@@ -305,6 +305,9 @@ pub struct ModeSet {
     pub percent: Option<f64>,
     /// How long it holds; `None`: until another is set.
     pub left: Option<Nanos>,
+    /// The daemon went back to shadow by itself: refusals rose while the service was calm.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guard: bool,
 }
 
 /// A remote limit of one service.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What commands set, for the process that comes next in the same boot.
+//! What commands set, and what the guard did, for the process that comes next in the same boot.
 //!
 //! It has a file of its own beside that of what was learned. It is written at each command, read at each start
 //! that takes over from nobody, and outlives a clean stop, which forgets what was learned: a restart is no word
@@ -9,6 +9,7 @@ use super::{StateError, frame, unframe};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_api::protocol::Handover;
+use tidegate_model::record::By;
 use tidegate_model::{Canary, Mode};
 use tidegate_units::Nanos;
 
@@ -25,6 +26,14 @@ pub struct CommandedMode {
     pub file: Mode,
     /// When it ends, in the time of the boot.
     pub until: Option<Nanos>,
+    /// Who set it.
+    #[serde(default = "operator")]
+    pub by: By,
+}
+
+/// A file of a version that did not say it.
+const fn operator() -> By {
+    By::Operator
 }
 
 /// All that commands have set.
@@ -78,7 +87,7 @@ impl Commanded {
         let mut kept = KeptCommands::default();
         let over = |until: Option<Nanos>| until.is_some_and(|until| up >= until);
         for (name, set) in self.modes {
-            let CommandedMode { mode, canary, file, until } = set;
+            let CommandedMode { mode, canary, file, until, by } = set;
             let was = mode.name();
             match files.get(&name) {
                 None => continue,
@@ -94,6 +103,9 @@ impl Commanded {
                     let left = &mut kept.left;
                     if !canary.is_all() {
                         left.canaries.insert(name.clone(), canary);
+                    }
+                    if by == By::Guard {
+                        left.guarded.insert(name.clone());
                     }
                     if let Some(until) = until {
                         left.modes_left.insert(name.clone(), until.since(up));
@@ -116,7 +128,8 @@ mod tests {
 
     fn said() -> Commanded {
         let canary = Canary::of_percent(5.0).unwrap();
-        let of = |until| CommandedMode { mode: Mode::Enforce, canary, file: Mode::Shadow, until };
+        let (file, by) = (Mode::Shadow, By::Operator);
+        let of = |until| CommandedMode { mode: Mode::Enforce, canary, file, until, by };
         let modes = [
             ("for-ever", of(None)),
             ("an-hour", of(Some(Nanos::from_secs(4600)))),

@@ -36,7 +36,7 @@ fn a_mode_that_was_set_survives_a_take_over_and_reloads_that_say_so() {
     assert_eq!(mode(&next), Mode::Shadow);
     next.tick(Some(5));
     let set = next.snapshot().services[0].mode_set.clone();
-    assert_eq!(set, Some(ModeSet { file: "enforce".into(), percent: None, left: None }));
+    assert_eq!(set, Some(ModeSet { file: "enforce".into(), ..ModeSet::default() }));
     // The file's again; then a reload has nothing to say.
     next.owner.mode_of_file("shop").unwrap();
     assert_eq!((mode(&next), next.snapshot().services[0].mode_set.clone()), (Mode::Enforce, None));
@@ -278,4 +278,48 @@ fn a_full_disk_and_a_damaged_file_are_told() {
     next.tick(Some(5));
     assert_eq!(shop(&next).0, Mode::Enforce);
     assert!(warned(&next, "commands"), "{:?}", next.snapshot().warnings);
+}
+
+/// A service that went back to shadow by itself, and what keeps its mode.
+fn misfired() -> (World, FakeStore) {
+    let commands = FakeStore::default();
+    let mut world = start(ONE, &commands);
+    for (seconds, flow) in [(30, (0, 10, 4)), (10, (5, 5, 2))] {
+        world.memory.lock().unwrap().flow = Some(flow);
+        (0..10 * seconds).for_each(|_| drop(world.tick(Some(10))));
+    }
+    assert!(world.warns("shop: guard: went back to shadow"), "{:?}", world.snapshot().warnings);
+    (world, commands)
+}
+
+/// No operator has decided: the next process, however it comes, says so as the one before.
+#[test]
+fn a_restart_and_a_take_over_know_that_the_guard_went_back_to_shadow() {
+    let (world, commands) = misfired();
+    let left = world.owner.handover();
+    let succeeded = World::with(ONE, Some(left), FakePlane::default());
+    drop(world);
+    for mut next in [succeeded, start(ONE, &commands)] {
+        (0..150).for_each(|_| drop(next.tick(Some(5))));
+        let (mode, _, set) = shop(&next);
+        assert_eq!(mode, Mode::Shadow);
+        assert!(set.is_some_and(|set| set.guard && set.file == "enforce"));
+        assert!(next.warns("shop: guard: went back to shadow"), "{:?}", next.snapshot().warnings);
+        next.owner.set_mode("shop", Mode::Shadow).unwrap();
+        next.tick(Some(5));
+        assert!(!next.warns("shop: guard"), "now an operator has decided");
+        assert!(shop(&next).2.is_some_and(|set| !set.guard));
+    }
+}
+
+#[test]
+fn a_reload_that_ends_the_guards_word_ends_its_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let shadow = ONE.replace("mode: enforce", "mode: shadow");
+    let gone = ONE.replace("shop", "store");
+    for (text, ends) in [(ONE, false), (&*shadow, true), (&*gone, true)] {
+        let (mut world, _) = misfired();
+        world.owner.reload(&file(&dir, text), &registry(), &Ok).unwrap();
+        assert_eq!(world.warns("shop: guard"), !ends, "{text}");
+    }
 }

@@ -347,6 +347,20 @@ impl Gate {
         }
     }
 
+    /// Whether no service to which routes of this gateway lead refuses anything now, whatever asks: the kill
+    /// switch is on, nobody renews the lease, or each is in shadow. A canary spares whose source is not known.
+    pub(crate) fn refuses_nothing(&self, now: Nanos, gateway: &str) -> bool {
+        let lease = Lease::at(Nanos(self.heartbeat.load(Relaxed)), now);
+        if lease.passes(self.released.load(Relaxed)).is_some() {
+            return true;
+        }
+        let routing = self.routing();
+        let targets =
+            routing.gateway(gateway).into_iter().flat_map(|of| of.targets.iter().flatten());
+        let mut led_to = targets.filter_map(|target| routing.served(target.service));
+        !led_to.any(|served| served.service.executes_all())
+    }
+
     /// Counts what an adapter did not understand.
     pub fn misunderstood(&self) {
         self.misunderstood.one();

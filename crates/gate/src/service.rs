@@ -411,6 +411,12 @@ impl Service {
         by_rate.then(|| rate.max(self.reports.throughput()))
     }
 
+    /// Whether refusals are executed, of whatever source.
+    pub(crate) fn executes_all(&self) -> bool {
+        let limited = self.limited();
+        !limited.shadow && limited.chain.limits().canary() == 0
+    }
+
     /// So many requests came, and their proxy refused them without a question.
     pub(crate) fn refused_by_proxy(&self, now: Nanos, count: u64, longest: Nanos) {
         self.offered.add(count);

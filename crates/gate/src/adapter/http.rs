@@ -5,6 +5,7 @@
 use super::Context;
 use super::headers::{HEADERS_MAX, Joined};
 use super::listen::Stream;
+use super::overlong::Overlong;
 use crate::{Answer, Refusal};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -15,6 +16,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// The proxy's own id of the request.
@@ -53,8 +56,16 @@ pub(super) async fn attend(context: Context, stream: Box<dyn Stream>, served: Se
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(IDLE_MAX);
     builder.max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
+    // hyper does not always give an error for it.
+    let overlong = AtomicBool::new(false);
+    let stream = Overlong::new(stream, || {
+        overlong.store(true, Relaxed);
+        of.misunderstood();
+        of.refuses_nothing()
+    });
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await
         && error.is_parse()
+        && !overlong.load(Relaxed)
     {
         context.misunderstood();
     }

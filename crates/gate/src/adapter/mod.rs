@@ -14,6 +14,7 @@ mod headers;
 mod http;
 mod listen;
 mod nginx;
+mod overlong;
 mod secured;
 mod syslog;
 mod traefik;
@@ -86,6 +87,11 @@ impl Context {
 
     pub(crate) fn now(&self) -> Nanos {
         self.clock.now()
+    }
+
+    /// Whether nothing that comes by this gateway is refused now.
+    pub(crate) fn refuses_nothing(&self) -> bool {
+        self.gate.refuses_nothing(self.clock.now(), &self.config.name)
     }
 
     /// Counts what was not understood.

@@ -5,8 +5,10 @@
 use crate::protocol::{
     ApiError, ErrorKind, REQUEST_BYTES_MAX, Reply, Request, decode_request, encode_reply,
 };
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, chownat, fstat, open};
 use std::future::Future;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -175,18 +177,53 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<ControlSocket, BindError>
         // What stands under our own process id was left by a process that is gone.
         let _ = std::fs::remove_file(&temporary);
         let listener = UnixListener::bind(&temporary)?;
-        std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))?;
+        let made = Made::open(&temporary)?;
+        made.set_mode(0o600)?;
         let shared = group.map_or(Ok(()), |group| {
-            std::os::unix::fs::chown(&temporary, None, Some(group))?;
+            made.set_group(group)?;
             // Not earlier: its group was our own.
-            std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o660))
+            made.set_mode(0o660)
         });
-        let made = std::fs::metadata(&temporary)?;
         std::fs::rename(&temporary, path)?;
-        let place = Place { path: path.to_owned(), inode: made.ino() };
-        Ok(ControlSocket { listener, place, owner: made.uid(), ungrouped: shared.err() })
+        let place = Place { path: path.to_owned(), inode: made.stat.st_ino };
+        Ok(ControlSocket { listener, place, owner: made.stat.st_uid, ungrouped: shared.err() })
     };
     made().map_err(|source| BindError::System { path: path.to_owned(), source })
+}
+
+/// A socket that was made, by its descriptor. The directory may be another user's (`daemon.user`), who can put
+/// a link in the place of a name at any time; root must not change what that leads to.
+struct Made {
+    socket: OwnedFd,
+    stat: Stat,
+}
+
+impl Made {
+    /// # Errors
+    /// When it is no socket of ours, or has a second name: somebody has put it there.
+    fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let socket = open(path, flags, Mode::empty())?;
+        let stat = fstat(&socket)?;
+        let is_socket = FileType::from_raw_mode(stat.st_mode) == FileType::Socket;
+        let is_ours = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1;
+        if is_socket && is_ours {
+            return Ok(Self { socket, stat });
+        }
+        let message = "somebody has put another file in the place of the new socket";
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+    }
+
+    /// Such a descriptor has no mode to change; its name in /proc leads to the file itself.
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        let itself = format!("/proc/self/fd/{}", self.socket.as_raw_fd());
+        std::fs::set_permissions(itself, std::fs::Permissions::from_mode(mode))
+    }
+
+    fn set_group(&self, group: u32) -> io::Result<()> {
+        let group = Some(Gid::from_raw(group));
+        Ok(chownat(&self.socket, c"", None, group, AtFlags::EMPTY_PATH)?)
+    }
 }
 
 /// Serves clients until `stop` completes; those that are being served then are cut off.
@@ -309,4 +346,39 @@ async fn read_line(read: &mut BufReader<OwnedReadHalf>) -> io::Result<Line> {
 async fn reply(write: &mut OwnedWriteHalf, reply: Reply, bounds: Bounds) -> io::Result<()> {
     let line = encode_reply(reply);
     timeout(bounds.reply, write.write_all(&line)).await.map_err(io::Error::from)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{chown, symlink};
+
+    /// What the owner of the directory may put in the place of the socket between two steps. Needs root.
+    #[test]
+    fn only_a_socket_of_ours_with_one_name_is_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let socket = |name: &str| drop(std::os::unix::net::UnixListener::bind(path(name)).unwrap());
+        ["own", "linked", "foreign"].into_iter().for_each(socket);
+        std::fs::hard_link(path("linked"), path("other-name")).unwrap();
+        chown(path("foreign"), Some(65_534), None).unwrap();
+        std::fs::write(path("file"), "").unwrap();
+        symlink(path("file"), path("link")).unwrap();
+        symlink(path("own"), path("link-to-socket")).unwrap();
+        for name in ["linked", "other-name", "foreign", "file", "link", "link-to-socket", "nothing"]
+        {
+            assert!(Made::open(&path(name)).is_err(), "{name}");
+        }
+        let made = Made::open(&path("own")).unwrap();
+        // Whatever has its name by now.
+        std::fs::rename(path("own"), path("moved")).unwrap();
+        symlink(path("file"), path("own")).unwrap();
+        let before = std::fs::metadata(path("file")).unwrap();
+        made.set_group(100).unwrap();
+        made.set_mode(0o660).unwrap();
+        let moved = std::fs::metadata(path("moved")).unwrap();
+        assert_eq!((moved.mode() & 0o7777, moved.gid()), (0o660, 100));
+        let after = std::fs::metadata(path("file")).unwrap();
+        assert_eq!((after.mode(), after.gid()), (before.mode(), before.gid()));
+    }
 }

@@ -12,6 +12,7 @@ mod cluster;
 mod diff;
 mod error;
 mod file;
+mod files;
 mod gateways;
 mod named;
 mod namespace;

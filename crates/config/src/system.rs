@@ -7,7 +7,7 @@ use super::gateways::Endpoint;
 use super::shape::Places;
 use super::suggest;
 use super::types::Config;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A configuration that does not fit the system it runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,17 @@ pub enum SystemFault {
     UserMissing {
         /// The name.
         name: String,
+    },
+    /// A file that the daemon cannot read any more after its start.
+    Unreadable {
+        /// The key that names it.
+        at: String,
+        /// The file.
+        path: PathBuf,
+        /// As whom the daemon runs then.
+        user: String,
+        /// Why not.
+        why: String,
     },
     /// A certificate, key or authority of `cluster` that cannot be used.
     PeerFile {
@@ -187,6 +198,7 @@ impl SystemFault {
                 | Self::WrongSide { .. }
                 | Self::Unprotected { .. }
                 | Self::OnTop { .. }
+                | Self::Unreadable { .. }
                 | Self::CgroupMissing { .. }
                 | Self::NothingListens { .. }
                 | Self::OpenGateway { .. }
@@ -214,7 +226,7 @@ impl SystemFault {
             | Self::Unprotected { interface: name, .. }
             | Self::OnTop { interface: name, .. }
             | Self::InterfaceHeld { interface: name, .. } => interface(name, "name"),
-            Self::NamespaceMissing { at, .. } => at.clone(),
+            Self::NamespaceMissing { at, .. } | Self::Unreadable { at, .. } => at.clone(),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),
             Self::UserMissing { .. } => "daemon.user".into(),
             Self::PeerFile { path, .. } => {
@@ -275,6 +287,7 @@ impl std::fmt::Display for SystemFault {
                 f,
                 "found {name:?}: no such user (useradd --system {name}); the daemon stays root, without capabilities"
             ),
+            Self::Unreadable { path, user, why, .. } => unreadable(f, path, user, why),
             Self::PeerFile { path, why } | Self::GatewayFile { path, why, .. } => {
                 write!(f, "{}: {why}", path.display())
             }
@@ -321,6 +334,16 @@ impl std::fmt::Display for SystemFault {
             ),
         }
     }
+}
+
+fn unreadable(
+    f: &mut std::fmt::Formatter<'_>,
+    path: &Path,
+    user: &str,
+    why: &str,
+) -> std::fmt::Result {
+    let path = path.display();
+    write!(f, "{path}: after its start the daemon is {user}, and cannot read this: {why}")
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@
 //! The way to the pins leads through directories of root (/sys/fs/bpf has mode 0700). A directory that is
 //! open is reached by its descriptor instead: [`Reached`].
 
-use nix::unistd::{Gid, Uid, User, initgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, User, getgrouplist, initgroups, setresgid, setresuid};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, chownat, fstat, open};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -35,30 +36,25 @@ impl Account {
         Ok(found.map(|User { uid, gid, .. }| Self { name: name.to_owned(), uid, gid }))
     }
 
-    /// The user that the configuration names. Without it, or if there is none of this name, or if the
-    /// process is no root, it stays who it is: a name is no reason to leave the host without protection.
-    pub(crate) fn wanted(config: &Config) -> Option<Self> {
-        let name = config.daemon.user.as_ref()?;
+    /// The user that the configuration names. Without it, or if the process is no root, it stays who
+    /// it is.
+    ///
+    /// # Errors
+    /// Why it cannot become that user. It stays root then, without capabilities: a name is no reason to
+    /// leave the host without protection.
+    pub(crate) fn wanted(config: &Config) -> Result<Option<Self>, String> {
+        let Some(name) = &config.daemon.user else { return Ok(None) };
         if !Uid::effective().is_root() {
             tracing::info!(
                 user = name,
                 "daemon.user: was not started by root, and stays who it is"
             );
-            return None;
+            return Ok(None);
         }
         match Self::of(name) {
-            Ok(Some(account)) => Some(account).filter(|account| !account.uid.is_root()),
-            Ok(None) => {
-                tracing::warn!(
-                    user = name,
-                    "daemon.user: no such user; stays root, without capabilities"
-                );
-                None
-            }
-            Err(error) => {
-                tracing::warn!(user = name, %error, "daemon.user: stays root, without capabilities");
-                None
-            }
+            Ok(Some(account)) => Ok(Some(account).filter(|account| !account.uid.is_root())),
+            Ok(None) => Err(format!("no such user: {name}")),
+            Err(error) => Err(format!("{name} cannot be looked up: {error}")),
         }
     }
 
@@ -81,23 +77,25 @@ impl Account {
         }
     }
 
-    /// Only what is root's, and a directory, a socket, or a file with one name: whoever had the user
-    /// could have put another name of a file of root's there. What is below is reached by the
-    /// descriptor of its directory, which nobody can put a link in the place of.
+    /// Only what is root's, and a directory, or a socket or a file with one name: whoever had the user
+    /// could have put another name of a file of root's there. A group other than root's was given by
+    /// somebody (`daemon.socket_group`), and stays. What is below is reached by the descriptor of its
+    /// directory, which nobody can put a link in the place of.
     fn own(&self, path: &Path, depth: u32) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = open(path, flags, Mode::empty())?;
         let found = fstat(&opened)?;
         let kind = FileType::from_raw_mode(found.st_mode);
         let ours = match kind {
-            FileType::Directory | FileType::Socket => true,
-            FileType::RegularFile => found.st_nlink == 1,
+            FileType::Directory => true,
+            FileType::Socket | FileType::RegularFile => found.st_nlink == 1,
             _ => false,
         };
         if found.st_uid == 0 && ours {
             let uid = rustix::fs::Uid::from_raw(self.uid.as_raw());
             let gid = rustix::fs::Gid::from_raw(self.gid.as_raw());
-            chownat(&opened, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+            let gid = Some(gid).filter(|_| found.st_gid == 0);
+            chownat(&opened, c"", Some(uid), gid, AtFlags::EMPTY_PATH)?;
         }
         if depth > 0 && kind == FileType::Directory {
             let here = Reached { directory: opened };
@@ -120,8 +118,21 @@ impl Account {
         Ok(())
     }
 
+    /// This thread is the user's from here on, and no other.
+    fn become_in_thread(&self) -> io::Result<()> {
+        let name = CString::new(self.name.as_str()).map_err(io::Error::other)?;
+        let groups = getgrouplist(&name, self.gid)?;
+        let groups: Vec<_> =
+            groups.iter().map(|group| rustix::fs::Gid::from_raw(group.as_raw())).collect();
+        rustix::thread::set_thread_groups(&groups)?;
+        let gid = rustix::fs::Gid::from_raw(self.gid.as_raw());
+        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+        let uid = rustix::fs::Uid::from_raw(self.uid.as_raw());
+        Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
+    }
+
     /// Its number.
-    pub(crate) fn uid(&self) -> u32 {
+    pub(crate) const fn uid(&self) -> u32 {
         self.uid.as_raw()
     }
 
@@ -139,6 +150,38 @@ impl Account {
             own || all || group
         })
     }
+}
+
+/// Which of these files a daemon cannot read once it is this user, or, without one, root without
+/// capabilities; tried in a thread that is so. Empty for a process that is not root: it stays what it is.
+///
+/// # Errors
+/// When that cannot be tried.
+pub(crate) fn unreadable<'a>(
+    account: Option<&Account>,
+    files: &[&'a Path],
+) -> io::Result<Vec<(&'a Path, io::Error)>> {
+    if !Uid::effective().is_root() || files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let attempt = || -> io::Result<Vec<(&'a Path, io::Error)>> {
+        match account {
+            Some(account) => account.become_in_thread()?,
+            None => {
+                let none = CapabilitySet::empty();
+                let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+                rustix::thread::set_capabilities(None, sets)?;
+            }
+        }
+        // A FIFO keeps nobody waiting.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fails =
+            |file: &&'a Path| Some((*file, open(*file, flags, Mode::empty()).err()?.into()));
+        Ok(files.iter().filter_map(fails).collect())
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(attempt).join().unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
+    })
 }
 
 /// A directory that is reached by its descriptor, whoever the process is by now.
@@ -166,7 +209,12 @@ impl Reached {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+    use std::os::unix::net::UnixListener;
+
+    /// "users" in the base system of each distribution.
+    const USERS: u32 = 100;
 
     fn nobody() -> Account {
         Account::of("nobody").unwrap().unwrap()
@@ -181,14 +229,29 @@ mod tests {
             std::fs::write(path(name), "x").unwrap();
         }
         std::fs::hard_link(path("linked"), path("other-name")).unwrap();
+        for name in ["socket", "shared", "linked-socket"] {
+            drop(UnixListener::bind(path(name)).unwrap());
+        }
+        std::fs::hard_link(path("linked-socket"), path("other-socket")).unwrap();
+        chown(path("shared"), None, Some(USERS)).unwrap();
         symlink(path("target"), path("symlink")).unwrap();
         std::fs::create_dir_all(path("below/deeper/deepest")).unwrap();
         nobody().own_all(dir.path(), DEPTH_MAX);
         let owner = |name: &str| std::fs::symlink_metadata(path(name)).unwrap().uid();
-        let given = ["", "plain", "target", "below", "below/deeper"];
+        let given = ["", "plain", "target", "socket", "shared", "below", "below/deeper"];
         assert!(given.iter().all(|name| owner(name) == 65_534), "{:?}", given.map(owner));
-        let kept = ["linked", "other-name", "symlink", "below/deeper/deepest"];
+        let kept = [
+            "linked",
+            "other-name",
+            "linked-socket",
+            "other-socket",
+            "symlink",
+            "below/deeper/deepest",
+        ];
         assert!(kept.iter().all(|name| owner(name) == 0), "{:?}", kept.map(owner));
+        let group = |name: &str| std::fs::symlink_metadata(path(name)).unwrap().gid();
+        let groups = ["plain", "socket", "shared"].map(group);
+        assert_eq!(groups, [65_534, 65_534, USERS], "the operator's group may look");
         assert!(nobody().writes(dir.path()));
     }
 
@@ -200,6 +263,39 @@ mod tests {
         std::fs::write(reached.path().join("b"), "x").unwrap();
         assert!(dir.path().join("a/b").is_file());
         assert!(Reached::open(&dir.path().join("nothing")).is_err());
+    }
+
+    /// Files of the user, of its group, of root alone, and of somebody else. Needs root.
+    #[test]
+    fn what_the_daemon_will_not_read_is_known_before() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        let make = |name: &str, mode: u32, uid: u32, gid: u32| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, "x").unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            chown(&path, Some(uid), Some(gid)).unwrap();
+            path
+        };
+        let files = [
+            make("everybody", 0o644, 0, 0),
+            make("own", 0o600, 65_534, 0),
+            make("group", 0o640, 0, 65_534),
+            make("root", 0o600, 0, 0),
+            make("others", 0o600, 12_345, 12_345),
+            dir.path().join("nothing"),
+        ];
+        let paths: Vec<&Path> = files.iter().map(std::path::PathBuf::as_path).collect();
+        let names = |account: Option<&Account>| {
+            let found = unreadable(account, &paths).unwrap();
+            let name = |(path, _): &(&Path, io::Error)| path.file_name().unwrap().to_owned();
+            found.iter().map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Some(&nobody())), ["root", "others", "nothing"]);
+        // Root without capabilities is one user of many.
+        assert_eq!(names(None), ["own", "others", "nothing"]);
+        assert!(Uid::effective().is_root(), "this thread is who it was");
+        assert!(crate::privileges::may_attach());
     }
 
     #[test]

@@ -47,13 +47,17 @@ pub struct Held {
 impl Held {
     /// Of hooks that somebody keeps in force without a lock.
     pub(crate) fn unlocked(alive: &tidegate_bpf::InForce) -> Self {
-        let age = alive.age;
-        let by = format!(
-            "hooks of another tidegate, with other pins, are in force there (its last heartbeat is {age} \
-             old); stop it, or wait until 10 s after its end"
-        );
-        Self { interface: alive.interface.clone(), by }
+        Self { interface: alive.interface.clone(), by: unlocked(alive) }
     }
+}
+
+/// What is said of hooks that somebody keeps in force without a lock.
+pub(crate) fn unlocked(alive: &tidegate_bpf::InForce) -> String {
+    let age = alive.age;
+    format!(
+        "hooks of another tidegate, with other pins, are in force there (its last heartbeat is {age} \
+         old); stop it, or wait until 10 s after its end"
+    )
 }
 
 /// What is said of an interface that somebody has.

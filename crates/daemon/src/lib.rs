@@ -9,6 +9,7 @@
 
 mod account;
 mod backends;
+mod check;
 mod cluster;
 mod commands;
 pub mod controllers;
@@ -55,6 +56,7 @@ mod supervisor;
 mod told;
 mod warnings;
 
+pub use check::examine;
 pub use detach::{DetachError, detach};
 pub use governor::{Makers, SIGNAL_AGE_MAX};
 pub use handover::HandoverError;
@@ -62,4 +64,4 @@ pub use interface_lock::Held;
 pub use kernel::{release_pinned, table_memory};
 pub use log::{Log, lines_lost};
 pub use overrides::modes_of;
-pub use run::{Options, RunError, examine, run};
+pub use run::{Options, RunError, run};

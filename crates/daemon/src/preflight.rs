@@ -6,10 +6,10 @@ mod place;
 
 pub(crate) use place::{inner_port, on_top};
 
-use crate::account::Account;
+use crate::account::{Account, unreadable};
 use crate::cluster;
 use crate::gateways::open;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use tidegate_bpf::{foreign_program, xdp_costs};
@@ -86,13 +86,7 @@ pub fn examine(
     } else {
         found.faults.push(SystemFault::PinsNotBpffs { path: config.daemon.pins.clone() });
     }
-    if let Some(name) = &config.daemon.user {
-        match Account::of(name) {
-            Ok(None) => found.faults.push(SystemFault::UserMissing { name: name.clone() }),
-            Ok(Some(_)) => {}
-            Err(error) => found.notes.push(format!("daemon.user cannot be looked up: {error}")),
-        }
-    }
+    user(config, &mut found);
     found.notes.extend(config.never_shed.presets.iter().map(|preset| preset.sentence()));
     for service in &config.services {
         if let Some(path) = service.process.cgroup.as_ref().filter(|path| !path.is_dir()) {
@@ -111,6 +105,44 @@ pub fn examine(
         Err(error) => found.notes.push(format!("ssh servers cannot be looked for: {error}")),
     }
     found
+}
+
+/// As whom the daemon will run, and what it cannot read then. What is wrong with a file for everybody is
+/// said elsewhere.
+fn user(config: &Config, found: &mut Preflight) {
+    let account = match config.daemon.user.as_deref().map(Account::of).transpose() {
+        Ok(account) => account.flatten(),
+        Err(error) => return found.notes.push(format!("daemon.user cannot be looked up: {error}")),
+    };
+    if let (Some(name), None) = (&config.daemon.user, &account) {
+        found.faults.push(SystemFault::UserMissing { name: name.clone() });
+    }
+    let account = account.filter(|account| account.uid() != 0);
+    let named = config.files();
+    let files: BTreeSet<&Path> = named.iter().map(|(_, file)| *file).collect();
+    let denied = match unreadable(account.as_ref(), &Vec::from_iter(files)) {
+        Ok(failed) => failed,
+        Err(error) => {
+            let text =
+                format!("whether its files can be read after the start is not known: {error}");
+            return found.notes.push(text);
+        }
+    };
+    let root = "root without capabilities".to_owned();
+    let user = account.as_ref().map_or(root, |account| format!("the user {}", account.name()));
+    for (path, error) in denied.iter().filter(|(_, error)| is_denied(error)) {
+        let keys = named.iter().filter(|(_, file)| file == path);
+        found.faults.extend(keys.map(|(at, file)| SystemFault::Unreadable {
+            at: at.clone(),
+            path: file.to_path_buf(),
+            user: user.clone(),
+            why: error.to_string(),
+        }));
+    }
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }
 
 /// The addresses of services on which an ssh server listens: they must never be shed, so a service
@@ -288,6 +320,41 @@ mod tests {
         let file = SystemFault::PeerFile { path: "/x.pem".into(), why: "half".into() };
         assert!(file.fatal() && !forbids_to_run(&file), "an error in check, a warning in run");
         assert!(forbids_to_run(&SystemFault::PinsNotBpffs { path: "/x".into() }));
+    }
+
+    /// Needs root: `check` as another user stays that user.
+    #[test]
+    fn files_that_the_daemons_user_cannot_read_are_told() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let file = |name: &str, mode: u32| {
+            let path = dir.path().join(name);
+            fs::write(&path, "x").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            path.display().to_string()
+        };
+        let (open, closed) = (file("open", 0o644), file("closed", 0o600));
+        let text = |user: &str| {
+            format!(
+                "services: {{shop: {{mode: shadow}}}}\ndaemon: {{{user}}}\ngateways:\n  edge:\n    adapter: traefik\n    \
+                 listen: 192.0.2.1:9470\n    routes: [{{service: shop}}]\n    \
+                 tls: {{certificate: {open}, key: {closed}, authority: {open}}}\n"
+            )
+        };
+        let found = |user: &str| {
+            let mut found = Preflight::default();
+            super::user(&config(&text(user)), &mut found);
+            assert!(found.notes.is_empty(), "{:?}", found.notes);
+            found.faults
+        };
+        let [fault @ SystemFault::Unreadable { at, user, .. }] = &found("user: nobody")[..] else {
+            panic!("{:?}", found("user: nobody"))
+        };
+        assert_eq!((&**at, &**user), ("gateways.edge.tls.key", "the user nobody"));
+        assert!(!fault.fatal() && fault.to_string().contains("cannot read this"), "{fault}");
+        assert_eq!(found(""), [], "root reads its own without a capability");
+        assert_eq!(found("user: root"), []);
     }
 
     #[test]

@@ -18,9 +18,10 @@
 //!
 //! `keep_privileges` leaves everything as it is, for those who prefer it.
 
-use crate::account::Account;
+use crate::account::{Account, Reached};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io;
+use std::path::Path;
 use tidegate_config::{Adapter, Config, Endpoint};
 
 /// Niceness of the daemon: a saturated CPU must not starve the loop that relieves it.
@@ -42,19 +43,66 @@ pub(crate) fn may_attach() -> bool {
     })
 }
 
+/// What became of the privileges.
+pub(crate) struct GivenUp {
+    /// The directory that is locked, where the user has no other way to it.
+    pub(crate) reached: Option<Reached>,
+    /// Why the process is not the user that it should be.
+    pub(crate) not_the_user: Option<String>,
+}
+
+/// Gives up privileges: what the configuration's user needs becomes that user's, then the process does. Who
+/// has no user goes by the name of the directory that is `locked`: it may be removed, and made again.
+///
+/// # Errors
+/// When it would have to go on with capabilities.
+pub(crate) fn give_up(config: &Config, locked: &Path) -> io::Result<GivenUp> {
+    let (account, mut not_the_user) = match Account::wanted(config) {
+        Ok(account) => (account, None),
+        Err(why) => (None, Some(why)),
+    };
+    let reached = account.as_ref().and_then(|_| Reached::open(locked).ok());
+    if let Some(account) = &account {
+        account.take_over(config, locked);
+        let directory = config.daemon.socket.parent().unwrap_or(Path::new("/"));
+        if !account.writes(directory) {
+            tracing::warn!(
+                user = account.name(),
+                directory = %directory.display(),
+                "daemon.user: may not write there: nothing is kept for the next process"
+            );
+        }
+    }
+    let became = drop_all(binds(config), account.as_ref())?;
+    let user = account.as_ref().filter(|_| became.is_ok()).map_or("as before", Account::name);
+    tracing::info!(user, "gave up all capabilities");
+    if let (Err(error), Some(account)) = (became, &account) {
+        not_the_user = Some(format!("cannot become {}: {error}", account.name()));
+    }
+    Ok(GivenUp { reached, not_the_user })
+}
+
 /// Gives up all capabilities, for good, but for that to bind low ports (`binds`); and becomes a user, if
 /// there is one to become. To be called before any other thread exists: each thread has its own, and
 /// inherits those of the one that starts it.
 ///
+/// Says whether it became the user. One that it cannot become (a unit without CAP_SETUID) costs it its
+/// capabilities all the same.
+///
 /// # Errors
-/// When the system refuses; nothing is worse than before then.
-pub(crate) fn drop_all(binds: bool, account: Option<&Account>) -> io::Result<()> {
+/// When the system refuses to take capabilities away. The process must not go on with them.
+fn drop_all(binds: bool, account: Option<&Account>) -> io::Result<io::Result<()>> {
     rustix::thread::set_no_new_privs(true)?;
-    if let Some(account) = account {
+    let became = account.map_or(Ok(()), |account| {
         // Who stops being root loses all of them at once, without this.
         rustix::thread::set_keep_capabilities(binds)?;
-        account.become_it()?;
-    }
+        account.become_it()
+    });
+    keep_only(binds)?;
+    Ok(became)
+}
+
+fn keep_only(binds: bool) -> io::Result<()> {
     let had = rustix::thread::capabilities(None)?.permitted;
     let bind = if binds { CapabilitySet::NET_BIND_SERVICE } else { CapabilitySet::empty() };
     let kept = had.intersection(bind);
@@ -65,9 +113,49 @@ pub(crate) fn drop_all(binds: bool, account: Option<&Account>) -> io::Result<()>
 }
 
 /// Whether a proxy of this configuration listens where that is a privilege.
-pub(crate) fn binds(config: &Config) -> bool {
+fn binds(config: &Config) -> bool {
     config.gateways.iter().any(|gateway| match gateway.listen {
         Endpoint::Ip(address) => gateway.adapter == Adapter::Proxy && address.port() < 1024,
         Endpoint::Unix(_) => false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Runs a test of this file again, as root without these capabilities.
+    fn again(test: &str, without: &str) {
+        let output = Command::new("setpriv")
+            .args(["--bounding-set", without, "--inh-caps", without])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("privileges::tests::{test}")])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    }
+
+    const ALONE: &str = "TIDEGATE_TEST_PRIVILEGES_ALONE";
+
+    /// A unit that was written before `daemon.user` does not let the daemon become it. Needs root.
+    #[test]
+    fn a_user_that_it_cannot_become_leaves_no_capability() {
+        if std::env::var_os(ALONE).is_none() {
+            for without in ["-setuid", "-setgid"] {
+                again("a_user_that_it_cannot_become_leaves_no_capability", without);
+            }
+            return;
+        }
+        let before = rustix::thread::capabilities(None).unwrap();
+        assert!(before.effective.contains(CapabilitySet::NET_ADMIN), "{before:?}");
+        let nobody = Account::of("nobody").unwrap().unwrap();
+        let became = drop_all(false, Some(&nobody)).unwrap();
+        assert!(became.is_err(), "the system refuses");
+        let after = rustix::thread::capabilities(None).unwrap();
+        let none = CapabilitySet::empty();
+        assert_eq!((after.effective, after.permitted, after.inheritable), (none, none, none));
+    }
 }

@@ -16,15 +16,13 @@
 //! SIGTERM, SIGINT and SIGHUP are listened to before anything is attached: what comes during the start is
 //! followed at its end, and a stop leaves a predecessor in charge that still waits.
 
-use crate::account::{Account, Reached};
+use crate::account::Reached;
 use crate::cluster::{self, ClusterSenses};
 use crate::governor::Makers;
 use crate::handover::{HandoverError, Leaving, Predecessor, Step};
-use crate::interface_lock::{self, Held, InterfaceLocks, held_by_others};
+use crate::interface_lock::{Held, InterfaceLocks};
 use crate::kernel::{plan, release_pinned};
 use crate::lock::Lock;
-use crate::neighbours;
-use crate::others::{Holder, at};
 use crate::overrides::modes_of;
 use crate::owner::{Owner, Parts, keep_canaries, keep_modes};
 use crate::plane::PlaneError;
@@ -44,7 +42,7 @@ use std::time::Duration;
 use tidegate_api::protocol::{ApiError, ErrorKind, Handover, HandoverPhase, Reply, Request};
 use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
 use tidegate_bpf::Leftovers;
-use tidegate_config::{Config, LoadError, Registry, SystemFault};
+use tidegate_config::{Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_model::{Canary, Mode};
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
@@ -55,6 +53,8 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 /// How long a daemon that hands over or stops waits for its last answers to be on their way.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+/// Subject of the warning that the process is not the user that it should be.
+const USER: &str = "user";
 /// Subject of the warning that nobody can reach us.
 const SOCKET: &str = "control socket";
 /// How often the queues of interfaces are looked at, where a bucket follows them: they fill and
@@ -153,37 +153,17 @@ pub fn run(options: Options) -> Result<(), RunError> {
         return Ok(());
     };
     if !options.keep_privileges {
-        started.reached = give_up(started.owner.config());
+        let config = started.owner.config();
+        let given_up = privileges::give_up(config, &locked(config))
+            .map_err(io_error("giving up capabilities"))?;
+        started.reached = given_up.reached;
+        if let Some(why) = given_up.not_the_user {
+            let text = format!("daemon.user: stays root, without capabilities: {why}");
+            started.owner.warnings.stick(started.clock.now(), USER, text);
+        }
     }
     started.owner.join_peers();
     runtime.block_on(live(started, options, told))
-}
-
-/// Gives up privileges: what the configuration's user needs becomes that user's, then the process does.
-/// The directory that is locked, where that user has no other way to it. Who has goes by its name: it
-/// may be removed, and made again.
-fn give_up(config: &Config) -> Option<Reached> {
-    let account = Account::wanted(config);
-    let reached = account.as_ref().and_then(|_| Reached::open(&locked(config)).ok());
-    if let Some(account) = &account {
-        account.take_over(config, &locked(config));
-        let directory = config.daemon.socket.parent().unwrap_or(Path::new("/"));
-        if !account.writes(directory) {
-            tracing::warn!(
-                user = account.name(),
-                directory = %directory.display(),
-                "daemon.user: may not write there: nothing is kept for the next process"
-            );
-        }
-    }
-    match privileges::drop_all(privileges::binds(config), account.as_ref()) {
-        Ok(()) => {
-            let user = account.as_ref().map_or("as before", Account::name);
-            tracing::info!(user, "gave up all capabilities");
-        }
-        Err(error) => tracing::warn!(%error, "privileges could not be given up"),
-    }
-    reached
 }
 
 fn tell(found: &Preflight) {
@@ -753,31 +733,6 @@ fn interval(config: &Config) -> Interval {
     let mut ticks = tokio::time::interval(config.daemon.tick.into());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     ticks
-}
-
-/// The faults of a configuration on this system and what would be attached, for `check`.
-///
-/// # Errors
-/// When the system cannot be looked at.
-pub fn examine(config: &Config) -> io::Result<Preflight> {
-    let mut listeners = SockDiag::open(None)?;
-    let mut found = preflight::examine(config, &mut listeners, &Trees::default());
-    for (interface, holder) in held_by_others(config) {
-        let by = interface_lock::sentence(&holder);
-        found.faults.push(SystemFault::InterfaceHeld { interface, by });
-    }
-    let runs = at(&config.daemon.socket);
-    let succeeds = |by: &Holder| runs.as_ref().is_some_and(|runs| runs.pid == by.pid);
-    for one in neighbours::beside(config, false, succeeds) {
-        let (service, index, by) = (one.service.clone(), one.index, one.sentence());
-        found.faults.push(SystemFault::LimitedBeside { service, index, by });
-    }
-    // Without privileges the kernel does not say.
-    if let Ok(left) = tidegate_bpf::leftovers(&plan(config), MonotonicClock.now(), true) {
-        let removes = |what| format!("{what}: left by an earlier tidegate; the start detaches it");
-        found.notes.extend(left.removed.iter().map(removes));
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ const OVER_AFTER: Nanos = Nanos::from_secs(10);
 /// Most warnings at once, without those of [`OWN`]; a new subject is then not taken in.
 const WARNINGS_MAX: usize = 128;
 /// What concerns the daemon as a whole always finds room.
-const OWN: [&str; 22] = [
+const OWN: [&str; 23] = [
     "cluster",
     "connections",
     "control socket",
@@ -34,6 +34,7 @@ const OWN: [&str; 22] = [
     "state",
     "take-over",
     "tick",
+    "user",
 ];
 /// The subject that says that others found no room.
 const SURPLUS: &str = "warnings";

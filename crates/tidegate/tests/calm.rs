@@ -191,6 +191,19 @@ fn assert_unprivileged(pid: u32) {
     assert_eq!(said_of(pid, "NoNewPrivs"), "1");
 }
 
+/// What `check` says of a file with other services, pins and sockets, and this user.
+fn check_of_another(world: &World, user: &str) -> String {
+    let text = format!(
+        "interfaces: [{{name: v0}}]\nservices: {{other: {{mode: enforce, listen: [\"*:9000\"]}}}}\n\
+         daemon: {{user: {user}, socket: {}, http: off, pins: {}}}\n",
+        world.file("socket2").display(),
+        world.file("bpf/another").display()
+    );
+    let (code, told) = world.check_file(&text);
+    assert_eq!(code, Some(3), "{told}");
+    told
+}
+
 /// The directory of the BPF filesystem is closed to everybody but root, as it is on a host. All that an
 /// operator does works all the same, and a stop leaves no hook and no pin.
 #[test]
@@ -227,6 +240,12 @@ fn a_daemon_of_a_user_protects_reloads_is_succeeded_and_detaches() {
     assert!(succeeded.wait().unwrap().success(), "{}", world.log());
     world.ready();
     assert_unprivileged(world.daemon().id());
+    // Its lock is that user's now; whoever does not know the user finds the hooks.
+    wait_for("its lock", || {
+        check_of_another(&world, "nobody").contains("protects it already").then_some(())
+    });
+    let told = check_of_another(&world, "daemon");
+    assert!(told.contains("with other pins, are in force there"), "{told}");
 
     // An interface that is made anew gets its hooks without privileges, and they are handed over.
     ip(&format!("-n {} link del v0", world.name()));

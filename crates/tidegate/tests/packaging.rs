@@ -18,7 +18,7 @@ fn the_unit_starts_commands_that_exist() {
     assert_eq!(commands.len(), 2, "run, reload");
     for command in commands {
         let mut words = command.split(' ');
-        assert_eq!(words.next(), Some("/usr/bin/tidegate"), "{command}");
+        assert_eq!(words.next(), Some("!/usr/bin/tidegate"), "{command}");
         let out = Command::new(env!("CARGO_BIN_EXE_tidegate"))
             .args(words)
             .arg("--help")
@@ -88,6 +88,8 @@ fn the_unit_allows_what_the_configuration_may_ask_for() {
         include_str!("../../../packaging/tidegate.sysusers"),
     );
     assert!(example.contains("\n  user: tidegate ") && users.contains("\nu tidegate "));
+    // Else a reload would give the directories back to root, and with them what lies there.
+    assert_eq!(value("User"), Some("tidegate"));
 }
 
 /// Without an answer from the loop the unit ends the daemon, and within the time that limits last.
@@ -109,4 +111,32 @@ fn the_example_is_a_sound_configuration() {
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// What systemd itself finds in the unit: keys that it does not know, values that it does not take.
+#[test]
+fn systemd_takes_the_unit() {
+    let dir = tempfile::tempdir().unwrap();
+    // systemd 254 knows these; the one of Debian 12 ignores them, and names them.
+    let newer =
+        |line: &&str| ["RestartSteps=", "RestartMaxDelaySec="].iter().any(|k| line.starts_with(k));
+    let unit = include_str!("../../../packaging/tidegate.service");
+    assert_eq!(unit.lines().filter(newer).count(), 2);
+    let unit: Vec<&str> = unit.lines().filter(|line| !newer(line)).collect();
+    // It wants to find the program.
+    let unit = unit.join("\n").replace("/usr/bin/tidegate", env!("CARGO_BIN_EXE_tidegate"));
+    let verify = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let mut command = Command::new("systemd-analyze");
+        command.args(["verify", "--man=no", "--recursive-errors=no"]).arg(path);
+        let verified = command.output().unwrap();
+        (verified.status.success(), String::from_utf8_lossy(&verified.stderr).into_owned())
+    };
+    let (sound, said) = verify("tidegate.service", &unit);
+    assert!(sound && said.is_empty(), "{said}");
+    for (from, to) in [("Type=notify", "Type=notfiy"), ("ProtectHome=", "ProtectHoem=")] {
+        let (sound, said) = verify("wrong.service", &unit.replace(from, to));
+        assert!(!sound && said.contains("wrong.service"), "{to}: {said}");
+    }
 }

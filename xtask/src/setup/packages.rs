@@ -54,6 +54,7 @@ pub(super) const PACKAGES: &[Package] = &[
     package("ethtool", "offloads are switched off where they would distort a measurement"),
     package("util-linux", "nsenter, taskset: a process in its namespace, on its processor"),
     package("procps", "sysctl in the lab's namespaces"),
+    package("systemd", "systemd-analyze verifies the unit of packaging/; it is not started"),
     // To look at what went wrong
     package("bpftool", "shows loaded programs and maps; makes bpf/vmlinux"),
     package("tcpdump", "shows packets of the lab"),

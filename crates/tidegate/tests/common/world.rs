@@ -155,15 +155,20 @@ impl World {
 
     /// What `tidegate check` says of such a configuration in this namespace.
     pub(crate) fn check(&self, intent: &str) -> String {
-        let file = self.file("checked");
         let pins = self.file("bpf/tidegate");
-        std::fs::write(&file, format!("{intent}daemon: {{pins: {}}}\n", pins.display())).unwrap();
+        self.check_file(&format!("{intent}daemon: {{pins: {}}}\n", pins.display())).1
+    }
+
+    /// The same of a whole file, with the exit code.
+    pub(crate) fn check_file(&self, config: &str) -> (Option<i32>, String) {
+        let file = self.file("checked");
+        std::fs::write(&file, config).unwrap();
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.namespace().display()));
         command.arg(env!("CARGO_BIN_EXE_tidegate")).args(["check", "-c"]).arg(&file);
         let output = command.output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        text(output.stdout) + &text(output.stderr)
+        (output.status.code(), text(output.stdout) + &text(output.stderr))
     }
 
     /// A metric of the service `shop`.

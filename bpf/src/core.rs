@@ -144,7 +144,7 @@ impl Core {
         let slot = (control.slot + 1) % abi::SLOTS;
         let table: Table = self.maps.read("tg_tables", control.slot % abi::SLOTS)?;
         let mut gauges = Vec::new();
-        let (mut fresh, mut missed) = (Vec::new(), 0);
+        let (mut fresh, mut missed, mut moved) = (Vec::new(), 0, 0);
         for index in 0..SERVICES_MAX {
             let old = &table.service[index];
             let name = plan.config.services.get(index).map(|service| &service.name);
@@ -153,16 +153,12 @@ impl Core {
             let unused = name.is_none() && old.identity == 0;
             if !unused && (!same || self.limits.policy(index) != policy) {
                 fresh.push((index, same));
+                moved |= u32::from(!same) << index;
             }
             gauges.push(next_gauge(index, old.gauge, same || old.identity == 0));
         }
         if let Some(requests) = &mut self.requests {
-            let moved = fresh.iter().filter(|(_, same)| !same);
-            requests.pause(
-                &self.maps,
-                &mut self.limits,
-                moved.fold(0, |all, (index, _)| all | 1 << index),
-            )?;
+            requests.pause(&self.maps, &mut self.limits, moved)?;
             // Before the first plan of a process nothing is known of the one in force; its hooks
             // say when they listen.
             if !self.plan.config.services.is_empty() {
@@ -185,7 +181,8 @@ impl Core {
         // Read again: somebody may have thrown the kill switch since.
         switch::write(self.maps.get("tg_control")?, |control| control.slot = slot)?;
         if let Some(requests) = &mut self.requests {
-            requests.apply(&self.maps, &mut self.limits, (plan, missed))?;
+            // What connections of an index said while it changed hands was not followed.
+            requests.apply(&self.maps, &mut self.limits, (plan, missed | moved))?;
         }
         self.gauges = gauges;
         self.plan = plan.clone();

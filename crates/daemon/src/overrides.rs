@@ -86,7 +86,11 @@ fn share(canary: Canary) -> String {
 impl Overrides {
     /// Those of a process before; `files`: what the file says.
     pub(crate) fn inherit(left: &Handover, files: &BTreeMap<String, Mode>, now: Nanos) -> Self {
-        let set = left.modes.iter().map(|(name, mode)| {
+        // What the daemon did by itself to a service that is not there, or is in shadow by now, is over.
+        let over = |name: &String| {
+            left.guarded.contains(name) && files.get(name).is_none_or(|file| *file == Mode::Shadow)
+        };
+        let set = left.modes.iter().filter(|(name, _)| !over(name)).map(|(name, mode)| {
             let file = files.get(name).copied().unwrap_or(*mode);
             let until = left.modes_left.get(name).map(|left| now + *left);
             let canary = left.canaries.get(name).copied().unwrap_or_default();

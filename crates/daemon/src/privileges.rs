@@ -43,6 +43,13 @@ pub(crate) fn may_attach() -> bool {
     })
 }
 
+/// Whether the process can become another user, and the next one reach what is that user's then. Else nothing
+/// is given away: who stays root without capabilities could not reach it any more.
+fn may_become() -> bool {
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::DAC_OVERRIDE;
+    rustix::thread::capabilities(None).is_ok_and(|held| held.effective.contains(needed))
+}
+
 /// What became of the privileges.
 pub(crate) struct GivenUp {
     /// The directory that is locked, where the user has no other way to it.
@@ -58,6 +65,15 @@ pub(crate) struct GivenUp {
 /// When it would have to go on with capabilities.
 pub(crate) fn give_up(config: &Config, locked: &Path) -> io::Result<GivenUp> {
     let (account, mut not_the_user) = match Account::wanted(config) {
+        Ok(Some(account)) if !may_become() => {
+            let name = account.name();
+            (
+                None,
+                Some(format!(
+                    "cannot become {name}: CAP_SETUID, CAP_SETGID and CAP_DAC_OVERRIDE are needed"
+                )),
+            )
+        }
         Ok(account) => (account, None),
         Err(why) => (None, Some(why)),
     };

@@ -89,7 +89,9 @@ impl Delegation {
             }
             if let Some(path) = &files.revoked {
                 let read = revocations(path, &key);
-                found.revoked = kept(read, self.revoked.as_ref(), (GRANTS, &mut faults));
+                // The list of another operator says nothing of this one's grants.
+                let before = self.revoked.as_ref().filter(|list| list.verified(&key));
+                found.revoked = kept(read, before, (GRANTS, &mut faults));
             }
         }
         found.unknown = files.revoked.is_some() && found.revoked.is_none();

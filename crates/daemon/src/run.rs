@@ -42,7 +42,7 @@ use std::time::Duration;
 use tidegate_api::protocol::{ApiError, ErrorKind, Handover, HandoverPhase, Reply, Request};
 use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
 use tidegate_bpf::Leftovers;
-use tidegate_config::{Config, LoadError, Places, Registry};
+use tidegate_config::{Config, LoadError, Registry};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_model::{Canary, Mode};
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
@@ -130,7 +130,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
     let (config, places) = tidegate_config::load_located(&options.config, &options.registry)?;
     let mut listeners = SockDiag::open(None).map_err(io_error("sock_diag"))?;
     let found = preflight::examine(&config, &mut listeners, &Trees::default());
-    tell(&found, &config, &places);
+    tell(&found);
     let fatal: Vec<String> = found
         .faults
         .iter()
@@ -166,12 +166,12 @@ pub fn run(options: Options) -> Result<(), RunError> {
     runtime.block_on(live(started, options, told))
 }
 
-fn tell(found: &Preflight, config: &Config, places: &Places) {
+fn tell(found: &Preflight) {
     for note in &found.notes {
         tracing::info!("{note}");
     }
     for fault in found.faults.iter().filter(|fault| !preflight::forbids_to_run(fault)) {
-        tracing::warn!("{}", fault.locate(config, places).error);
+        tracing::warn!("{fault}");
     }
 }
 

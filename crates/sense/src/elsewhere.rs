@@ -3,10 +3,10 @@
 //! behind a userland proxy of the container's engine. For `check`, which may take its time.
 
 use crate::finder::{Finder, pids};
-use crate::link::{addresses, inner_networks, links};
+use crate::link::links;
 use crate::listeners::{Listener, ListenerSource, SockDiag};
 use crate::netns::in_namespace;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -48,16 +48,15 @@ pub fn holder(proc: &Path, listener: &Listener) -> Option<(u32, String)> {
 /// Where a userland proxy passes its connections on to: Docker's says it on its command line.
 #[must_use]
 pub fn forwards_to(proc: &Path, pid: u32) -> Option<SocketAddr> {
-    let address: IpAddr = option_of(proc, pid, "container-ip")?.parse().ok()?;
-    Some(SocketAddr::new(address, option_of(proc, pid, "container-port")?.parse().ok()?))
-}
-
-/// What follows an option on the command line of a process.
-fn option_of(proc: &Path, pid: u32, option: &str) -> Option<String> {
     let line = fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;
-    let mut words = line.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
-    words.find(|word| word.trim_start_matches('-') == option)?;
-    words.next().map(str::to_owned)
+    let words: Vec<&str> =
+        line.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok()).collect();
+    let after = |option: &str| {
+        let at = words.iter().position(|word| word.trim_start_matches('-') == option)?;
+        words.get(at + 1)
+    };
+    let address: IpAddr = after("container-ip")?.parse().ok()?;
+    Some(SocketAddr::new(address, after("container-port")?.parse().ok()?))
 }
 
 /// Servers that listen on this port in other network namespaces, those that have the address first of
@@ -78,39 +77,6 @@ pub fn listening_elsewhere(proc: &Path, listen: &Listen) -> Vec<Elsewhere> {
     }
     found.truncate(FOUND_MAX);
     found
-}
-
-/// Servers in network namespaces behind those bridges of ours that lead to containers alone, whatever their
-/// ports, each with an address that is reached there. Namespaces that may not be entered are left out.
-#[must_use]
-pub fn listening_behind_bridges(proc: &Path) -> Vec<Elsewhere> {
-    let inner = inner_networks().unwrap_or_default();
-    let mut found = Vec::new();
-    if inner.is_empty() {
-        return found;
-    }
-    for (pid, path) in others(proc) {
-        let there = in_namespace(Some(&path), addresses).unwrap_or_default();
-        let behind = |address: &IpAddr| inner.iter().any(|net| net.contains(address));
-        let Some(own) = there.iter().map(|(_, net)| net.addr()).find(behind) else { continue };
-        let mut all = Vec::new();
-        if SockDiag::open(Some(&path)).and_then(|mut diag| diag.list(&mut all)).is_err() {
-            continue;
-        }
-        for listener in all.iter().filter(|of| of.address.is_unspecified() || behind(&of.address)) {
-            found.push(Elsewhere { address: own, ..server(proc, (pid, &path), listener) });
-        }
-    }
-    found.truncate(FOUND_MAX);
-    found
-}
-
-/// The ports of this host that Docker's userland proxies listen on.
-#[must_use]
-pub fn proxied_ports(proc: &Path) -> BTreeSet<u16> {
-    let port = |pid: u32| option_of(proc, pid, "host-port")?.parse().ok();
-    let proxies = pids(proc).into_iter().filter(|pid| forwards_to(proc, *pid).is_some());
-    proxies.filter_map(port).collect()
 }
 
 /// One process of each network namespace but our own.
@@ -137,21 +103,17 @@ fn servers(proc: &Path, (pid, path): (u32, &Path), listen: &Listen) -> Option<El
     let mut all = Vec::new();
     SockDiag::open(Some(path)).ok()?.list(&mut all).ok()?;
     let listener = all.iter().find(|listener| listener.serves(listen).is_some())?;
-    Some(server(proc, (pid, path), listener))
-}
-
-fn server(proc: &Path, (pid, path): (u32, &Path), listener: &Listener) -> Elsewhere {
     let (pid, name) = holder(proc, listener).unwrap_or_else(|| (pid, name(proc, pid)));
     let there = in_namespace(Some(path), || links(Path::new("/sys"))).unwrap_or_default();
     let up = there.into_iter().filter(|link| link.up && link.name != "lo");
-    Elsewhere {
+    Some(Elsewhere {
         pid,
         name,
         namespace: group(proc, pid).unwrap_or_else(|| format!("pid:{pid}")),
         address: listener.address,
         port: listener.port,
         interfaces: up.map(|link| link.name).collect(),
-    }
+    })
 }
 
 fn name(proc: &Path, pid: u32) -> String {
@@ -188,9 +150,7 @@ mod tests {
         let line = "/usr/bin/docker-proxy -proto tcp -host-ip 0.0.0.0 -host-port 8080 \
                     -container-ip 172.17.0.2 -container-port 80 -use-listen-fd";
         assert_eq!(tells(line).as_deref(), Some("172.17.0.2:80"));
-        assert_eq!(proxied_ports(dir.path()), [8080].into());
         assert_eq!(tells("nginx -g daemon"), None);
-        assert_eq!(proxied_ports(dir.path()), [].into());
         assert_eq!(tells("x -container-ip 172.17.0.2 -container-port"), None);
     }
 }

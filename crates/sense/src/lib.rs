@@ -33,12 +33,9 @@ mod service;
 mod space;
 mod ssh;
 mod stat;
-mod surplus;
 mod threads;
 
-pub use elsewhere::{
-    Elsewhere, forwards_to, holder, listening_behind_bridges, listening_elsewhere, proxied_ports,
-};
+pub use elsewhere::{Elsewhere, forwards_to, holder, listening_elsewhere};
 pub use link::{LinkFacts, links};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};
 pub use netns::in_namespace;

@@ -3,7 +3,6 @@
 //! the caller's network namespace (`/sys/class/net` shows the one in which /sys was mounted).
 
 use crate::netlink::{NLM_F_DUMP, Route, attributes, nested, request, text, u16_at, u32_at};
-use ipnet::IpNet;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -84,19 +83,8 @@ const AF_INET6: u8 = 10;
 /// A port for a socket that sends nothing.
 const DISCARD: u16 = 9;
 
-/// Each address that is reached from the caller's network namespace, with the name of the interface by which.
-pub(crate) fn ways_to(addresses: &[IpAddr]) -> io::Result<Vec<(IpAddr, String)>> {
-    let (mut route, all) = (Route::open(None)?, links(Path::new("/sys"))?);
-    let way = |address: &IpAddr| {
-        let index = index_to(&mut route, *address).ok()?;
-        let link = all.iter().find(|link| link.index == index)?;
-        Some((*address, link.name.clone()))
-    };
-    Ok(addresses.iter().filter_map(way).collect())
-}
-
-/// The number of the interface by which an address is reached; zero: not known.
-fn index_to(route: &mut Route, address: IpAddr) -> io::Result<u32> {
+/// The name of the interface by which an address is reached from the caller's network namespace.
+pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
     let (family, bytes) = match address {
         IpAddr::V4(ip) => (AF_INET, ip.octets().to_vec()),
         IpAddr::V6(ip) => (AF_INET6, ip.octets().to_vec()),
@@ -105,53 +93,13 @@ fn index_to(route: &mut Route, address: IpAddr) -> io::Result<u32> {
     (fixed[0], fixed[1]) = (family, (bytes.len() * 8) as u8);
     let question = request(RTM_GETROUTE, 0, &fixed, &[(RTA_DST, &bytes)]);
     let mut index = 0;
-    route.ask(&question, |kind, message| {
+    Route::open(None)?.ask(&question, |kind, message| {
         if kind == RTM_NEWROUTE && message.len() >= RTMSG {
             index = nested(&message[RTMSG..], RTA_OIF).map_or(0, |oif| u32_at(oif, 0));
         }
     })?;
-    Ok(index)
-}
-
-/// linux/rtnetlink.h, linux/if_addr.h
-const RTM_NEWADDR: u16 = 20;
-const RTM_GETADDR: u16 = 22;
-const IFA_ADDRESS: u16 = 1;
-/// Length of `ifaddrmsg`.
-const IFADDRMSG: usize = 8;
-
-/// The networks of bridges that only containers and virtual machines of this host are ports of.
-pub(crate) fn inner_networks() -> io::Result<Vec<IpNet>> {
-    let all = links(Path::new("/sys"))?;
-    let inner: Vec<u32> =
-        all.iter().filter(|link| link.is_inner_bridge(&all)).map(|link| link.index).collect();
-    if inner.is_empty() {
-        return Ok(Vec::new());
-    }
-    let of_inner = |(index, address): &(u32, IpNet)| inner.contains(index).then(|| address.trunc());
-    Ok(addresses()?.iter().filter_map(of_inner).collect())
-}
-
-/// The addresses of the caller's network namespace, but for those of a single link (every link has one), each with its network and the number of its interface.
-pub(crate) fn addresses() -> io::Result<Vec<(u32, IpNet)>> {
-    let mut found = Vec::new();
-    let question = request(RTM_GETADDR, NLM_F_DUMP, &[0; IFADDRMSG], &[]);
-    Route::open(None)?.ask(&question, |kind, message| {
-        if kind == RTM_NEWADDR
-            && message.len() >= IFADDRMSG
-            && let Some(address) = nested(&message[IFADDRMSG..], IFA_ADDRESS).and_then(ip)
-            && let Ok(net) = IpNet::new(address, message[1])
-            && !matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local())
-        {
-            found.push((u32_at(message, 4), net));
-        }
-    })?;
-    Ok(found)
-}
-
-fn ip(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+    let link = links(Path::new("/sys"))?.into_iter().find(|link| link.index == index);
+    link.map(|link| link.name).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Whether an address is this host's: only then the kernel gives a packet to it the same address as its source.
@@ -177,15 +125,6 @@ impl LinkFacts {
         let bridge = all.iter().find(|link| Some(link.index) == self.master)?;
         let is = |link: &Self, kind: &str| link.kind.as_deref() == Some(kind);
         (is(bridge, "bridge") && (is(self, "veth") || is(self, "tun"))).then_some(bridge)
-    }
-
-    /// Whether this is a bridge that leads to containers and virtual machines of this host, and nowhere else.
-    #[must_use]
-    pub fn is_inner_bridge(&self, all: &[Self]) -> bool {
-        let mut ports = all.iter().filter(|port| port.master == Some(self.index)).peekable();
-        self.kind.as_deref() == Some("bridge")
-            && ports.peek().is_some()
-            && ports.all(|port| port.inner_port_of(all).is_some())
     }
 
     /// The interface below, by which all its traffic comes and leaves, too.
@@ -241,8 +180,7 @@ mod tests {
     fn the_loopback_is_known() {
         let all = links(Path::new("/sys")).unwrap();
         let lo = all.iter().find(|link| link.name == "lo").unwrap();
-        let own = IpAddr::from([127, 0, 0, 9]);
-        assert_eq!(ways_to(&[own]).unwrap(), [(own, "lo".to_owned())]);
+        assert_eq!(way_to([127, 0, 0, 9].into()).unwrap(), "lo");
         assert!(lo.mtu >= 1500 && lo.index > 0 && lo.xdp_program.is_none_or(|id| id > 0), "{lo:?}");
     }
 }

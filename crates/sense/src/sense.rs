@@ -60,8 +60,6 @@ pub struct ServiceSource {
     pub needs_interface: bool,
     /// Sources whose SYNs no service counts.
     pub exempt: Vec<IpNet>,
-    /// The interfaces of our own network namespace that have hooks.
-    pub hooked: Vec<String>,
 }
 
 /// A source that could not be read in this tick.
@@ -82,7 +80,7 @@ pub struct Sensed {
     pub troubles: Vec<Trouble>,
     /// Whether the listener has TCP_DEFER_ACCEPT on, where that could be inferred.
     pub defer_accept: Option<bool>,
-    /// Connections that the listeners accepted and whose SYN no hook saw.
+    /// Connections that the listeners accepted and that no hook saw.
     pub bypassed: Option<Bypassed>,
     /// Connections that the listeners accepted, whose SYN a hook saw, and no packet of the server.
     pub unreplied: Option<Bypassed>,
@@ -261,14 +259,10 @@ impl Sense {
             out.signals.buckets = service.passive.buckets(now);
             let admitted = out.signals.balance.counts.map_or(0, |counts| counts.value.admitted);
             out.defer_accept = service.defer.tick(now, admitted, buffer);
-            space.admitted += admitted;
-            sensed.push(out);
-        }
-        // Once it is known what all of them let pass.
-        for (service, out) in services.iter_mut().zip(&mut sensed) {
             let counts = out.signals.balance.counts.map(|counts| counts.value);
-            let found = service.bypassed(now, counts, &mut spaces[service.space]);
+            let found = service.bypassed(now, counts, space);
             (out.bypassed, out.unreplied) = (found.bypassed, found.unreplied);
+            sensed.push(out);
         }
         sensed
     }

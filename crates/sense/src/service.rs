@@ -213,21 +213,18 @@ impl Service {
         });
         let ports = self.listeners.iter().map(|listener| listener.port).collect();
         let exempt = &self.source.exempt[..];
-        let (surplus, own) = (space.has_surplus(), space.namespace.is_none());
-        let due = space.opened.is_some_and(|opened| opened > 0 || self.bypass.is_new());
-        let source = if due { space.connections(now) } else { None };
-        let ServiceSource { listen, hooked, .. } = &self.source;
-        let look = source.map(|(source, inner)| Look {
+        let (grew, own) = (space.grew, space.namespace.is_none());
+        let source = space.connections().filter(|_| grew);
+        let listen = &self.source.listen[..];
+        let look = source.map(|source| Look {
             ports: &ports,
             listen,
             exempt,
-            inner,
-            hooked,
             of_host: is_of_host,
             own,
             source,
         });
-        self.bypass.tick(now, &seen, surplus, look)
+        self.bypass.tick(now, &seen, look)
     }
 
     fn cpu(&mut self, tick: &mut Tick<'_>, waited: Option<Share>) -> Result<Option<Share>, String> {

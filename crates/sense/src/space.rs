@@ -10,10 +10,8 @@
 use crate::connections::{ConnectionSource, Diag};
 use crate::defer::counter;
 use crate::file::Probe;
-use crate::link::inner_networks;
 use crate::listeners::{Listener, ListenerSource, SockDiag};
 use crate::netns::in_namespace;
-use ipnet::IpNet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -28,10 +26,6 @@ pub type FindNamespace = fn(&Namespace) -> io::Result<PathBuf>;
 /// one.
 const LOOK_EVERY: Nanos = Nanos::from_secs(2);
 
-/// How often it is looked where containers are: for that the kernel takes a lock that who changes
-/// interfaces holds.
-const INNER_EVERY: Nanos = Nanos::from_secs(30);
-
 /// One network namespace.
 pub(crate) struct Space {
     /// `None`: our own.
@@ -40,13 +34,8 @@ pub(crate) struct Space {
     pub(crate) all: Vec<Listener>,
     /// Whether they could be listed.
     pub(crate) listed: io::Result<()>,
-    /// Where containers of this host are, and when it was looked.
-    pub(crate) inner: Vec<IpNet>,
-    inner_at: Option<Nanos>,
-    /// It is time to look at connections: so many were opened since the last look.
-    pub(crate) opened: Option<u64>,
-    /// SYNs of its services that hooks let pass since then.
-    pub(crate) admitted: u64,
+    /// Whether it has opened connections since the last look.
+    pub(crate) grew: bool,
     open: Option<Open>,
     looked: Option<Nanos>,
 }
@@ -88,17 +77,7 @@ impl Space {
 
     pub(crate) fn of(namespace: Option<Namespace>) -> Self {
         let (all, listed) = (Vec::new(), Ok(()));
-        Self {
-            namespace,
-            all,
-            listed,
-            inner: Vec::new(),
-            inner_at: None,
-            opened: None,
-            admitted: 0,
-            open: None,
-            looked: None,
-        }
+        Self { namespace, all, listed, grew: false, open: None, looked: None }
     }
 
     /// Lists the listeners, and looks whether connections were opened; first, where it is due, whether
@@ -114,9 +93,7 @@ impl Space {
                     Err(io::Error::new(error.kind(), format!("namespace {namespace}: {error}")));
             }
         }
-        if self.opened.take().is_some() {
-            self.admitted = 0;
-        }
+        self.grew = false;
         let Some(open) = &mut self.open else {
             self.all.clear();
             return;
@@ -125,25 +102,12 @@ impl Space {
         if self.listed.is_err() {
             self.all.clear();
         }
-        self.opened = open.opened.since(now, buffer);
+        self.grew = open.opened.grew(now, buffer);
     }
 
-    /// Whether more was opened since the last look than hooks let pass.
-    pub(crate) fn has_surplus(&self) -> bool {
-        self.opened.is_some_and(|opened| opened > self.admitted)
-    }
-
-    /// Who lists connections there, and where containers are, as far as that is known.
-    pub(crate) fn connections(
-        &mut self,
-        now: Nanos,
-    ) -> Option<(&mut (dyn ConnectionSource + Send + 'static), &[IpNet])> {
-        let open = self.open.as_mut()?;
-        if self.inner_at.is_none_or(|at| now.since(at) >= INNER_EVERY) {
-            self.inner_at = Some(now);
-            self.inner = inner_networks().unwrap_or_default();
-        }
-        Some((&mut *open.connections, &self.inner))
+    /// Who lists connections there.
+    pub(crate) fn connections(&mut self) -> Option<&mut (dyn ConnectionSource + Send + 'static)> {
+        self.open.as_mut().map(|open| &mut *open.connections)
     }
 }
 
@@ -191,16 +155,16 @@ impl Opened {
         Self { probe, looked: None, count: None }
     }
 
-    /// How many since the last look, if it is time to look again. The first look has none before it.
-    fn since(&mut self, now: Nanos, buffer: &mut [u8]) -> Option<u64> {
+    /// Whether it is time to look, and there are more than at the last look.
+    fn grew(&mut self, now: Nanos, buffer: &mut [u8]) -> bool {
         if self.looked.is_some_and(|looked| now.since(looked) < crate::bypass::LOOK_EVERY) {
-            return None;
+            return false;
         }
         self.looked = Some(now);
         let text = self.probe.read(buffer).ok();
         let count = text.and_then(|text| counter(text, "Tcp:", "PassiveOpens"));
         let before = std::mem::replace(&mut self.count, count);
-        count.map(|now| now.saturating_sub(before.unwrap_or(now)))
+        matches!((before, count), (Some(before), Some(now)) if now > before)
     }
 }
 

@@ -33,8 +33,8 @@ pub(super) struct Watch {
     /// Nothing was made of the last look yet.
     fresh: bool,
     tried: Option<Tried>,
-    /// Interfaces with lost hooks.
-    lost: BTreeSet<String>,
+    /// Interfaces with lost hooks, and whether nothing is limited there.
+    lost: BTreeSet<(String, bool)>,
     /// Why pins are missing.
     unpinned: Option<String>,
     /// What nobody was told yet.
@@ -88,8 +88,10 @@ impl Watch {
     fn attach(&mut self, now: Nanos, dataplane: &mut Dataplane) {
         for hook in dataplane.hooks().into_iter().filter(|hook| !hook.lost.is_empty()) {
             let (interface, why) = (shown(&hook), hook.lost.join("; "));
-            if self.lost.insert(interface.clone()) {
-                let open = hook.ingress.is_none();
+            let open = hook.ingress.is_none();
+            if self.lost.insert((interface.clone(), open)) {
+                // What failed before, at this hook or another one, is no reason to wait with this.
+                self.tried = None;
                 self.say(What::HooksLost { interface, why, open });
             }
         }
@@ -106,9 +108,12 @@ impl Watch {
             self.tried = dataplane.can_mend().then_some(Tried { at: now, again_after, why });
         }
         let left = dataplane.hooks().into_iter().filter(|hook| !hook.lost.is_empty());
-        let left: BTreeSet<String> = left.map(|hook| shown(&hook)).collect();
-        for interface in std::mem::replace(&mut self.lost, left.clone()) {
-            if !left.contains(&interface) {
+        let left: BTreeSet<(String, bool)> =
+            left.map(|hook| (shown(&hook), hook.ingress.is_none())).collect();
+        let before = std::mem::replace(&mut self.lost, left);
+        let before: BTreeSet<String> = before.into_iter().map(|(interface, _)| interface).collect();
+        for interface in before {
+            if !self.lost.iter().any(|(lost, _)| *lost == interface) {
                 self.say(What::HooksAttached { interface });
             }
         }

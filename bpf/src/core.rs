@@ -144,7 +144,8 @@ impl Core {
         let slot = (control.slot + 1) % abi::SLOTS;
         let table: Table = self.maps.read("tg_tables", control.slot % abi::SLOTS)?;
         let mut gauges = Vec::new();
-        let (mut fresh, mut missed, mut moved) = (Vec::new(), 0, 0);
+        let (mut fresh, mut missed) = (Vec::new(), 0);
+        let (mut moved, mut left) = (0, 0);
         for index in 0..SERVICES_MAX {
             let old = &table.service[index];
             let name = plan.config.services.get(index).map(|service| &service.name);
@@ -154,6 +155,7 @@ impl Core {
             if !unused && (!same || self.limits.policy(index) != policy) {
                 fresh.push((index, same));
                 moved |= u32::from(!same) << index;
+                left |= u32::from(!same && old.identity != 0) << index;
             }
             gauges.push(next_gauge(index, old.gauge, same || old.identity == 0));
         }
@@ -181,8 +183,8 @@ impl Core {
         // Read again: somebody may have thrown the kill switch since.
         switch::write(self.maps.get("tg_control")?, |control| control.slot = slot)?;
         if let Some(requests) = &mut self.requests {
-            // What connections of an index said while it changed hands was not followed.
-            requests.apply(&self.maps, &mut self.limits, (plan, missed | moved))?;
+            // What connections said of a service that has left its index was not followed meanwhile.
+            requests.apply(&self.maps, &mut self.limits, (plan, missed | left))?;
         }
         self.gauges = gauges;
         self.plan = plan.clone();

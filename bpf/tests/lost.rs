@@ -8,7 +8,7 @@ mod netns;
 use netns::{AttachMode, BpfFs, Net, one_token, plan, within};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_bpf::testing::{Foreign, ForeignVerdict, plans};
 use tidegate_bpf::{Dataplane, Plan};
 use tidegate_policy::Action;
@@ -110,10 +110,15 @@ fn filters_that_went_with_clsact_come_back_with_a_reload() {
     let mut dataplane = within(&net.server, || Dataplane::start(&plan)).unwrap();
     assert_eq!(look(&net, &mut dataplane), [""; 0]);
     let listener = within(&net.server, || TcpListener::bind("0.0.0.0:80").unwrap());
-    let _client = connect(&net).unwrap();
-    let _server = listener.accept().unwrap();
-    dataplane.heartbeat().unwrap();
-    assert_eq!(dataplane.followed().connections, 1);
+    // What begins in the moment in which the hooks do is not followed.
+    let mut open = Vec::new();
+    let until = Instant::now() + Duration::from_secs(10);
+    while dataplane.followed().connections == 0 {
+        assert!(Instant::now() < until, "no connection is followed");
+        open.push((connect(&net).unwrap(), listener.accept().unwrap()));
+        std::thread::sleep(Duration::from_millis(100));
+        dataplane.heartbeat().unwrap();
+    }
     net.server_sh("tc qdisc del dev s0 clsact");
     let lost = look(&net, &mut dataplane);
     assert_eq!(lost.len(), 4, "{lost:?}");

@@ -87,7 +87,9 @@ fn at_101_percent_everything_passes_and_what_found_no_room_is_counted() {
     assert_eq!(totals.open + losses.connections, u64::from(more));
     assert!(losses.connections >= u64::from(more - SIZE), "{losses:?}");
     assert!(totals.open > u64::from(SIZE) * 7 / 10, "{totals:?}");
-    assert!(full_at.unwrap() > SIZE / 8, "{full_at:?}");
+    // The seed is another each time: five of the first n meet in one set of SIZE / 4 with n⁵ / 5! / (SIZE / 4)⁴,
+    // which is 1 in 17 for SIZE / 8, and 1 in 20,000 here.
+    assert!(full_at.unwrap() > SIZE / 32, "{full_at:?}");
     assert_eq!(losses.handshakes, 0, "each note is given back when its handshake ends");
     // a connection that has no place has its requests passed, and told
     (0..more).for_each(|n| asks(&plane, n));

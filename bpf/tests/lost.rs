@@ -8,10 +8,11 @@ mod netns;
 use netns::{AttachMode, BpfFs, Net, one_token, plan, within};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tidegate_bpf::testing::{Foreign, ForeignVerdict, plans};
 use tidegate_bpf::{Dataplane, Plan};
 use tidegate_policy::Action;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 fn server() -> SocketAddr {
     "10.77.0.1:80".parse().unwrap()
@@ -112,9 +113,9 @@ fn filters_that_went_with_clsact_come_back_with_a_reload() {
     let listener = within(&net.server, || TcpListener::bind("0.0.0.0:80").unwrap());
     // What begins in the moment in which the hooks do is not followed.
     let mut open = Vec::new();
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = MonotonicClock.now() + Nanos::from_secs(10);
     while dataplane.followed().connections == 0 {
-        assert!(Instant::now() < until, "no connection is followed");
+        assert!(MonotonicClock.now() < until, "no connection is followed");
         open.push((connect(&net).unwrap(), listener.accept().unwrap()));
         std::thread::sleep(Duration::from_millis(100));
         dataplane.heartbeat().unwrap();

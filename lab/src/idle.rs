@@ -9,7 +9,8 @@
 //! Clock ticks do not see the network's softirq work, and on veth that of the server is done on the
 //! CPU of whoever sends; both miss from a process's own CPU time. A loop that runs whenever nothing
 //! else does misses nothing: it is slower by exactly what was taken from it, by whomever. It is as
-//! exact as the machine is steady, some ±5 %.
+//! exact as the machine is steady: some ±5 % of the CPUs' time, more (15 % was seen) where the two
+//! threads of a core count as CPUs and other machines run on it.
 
 use crate::error::{LabError, Result};
 use crate::helper::Helper;

@@ -15,7 +15,7 @@ use tidegate_lab::{
     ApacheOptions, CapacityOptions, Cgi, Cost, KeepAlive, Lab, LabOptions, LoadPlan,
     NetworkOptions, NginxOptions, Role, Session, Shaping,
 };
-use tidegate_units::Nanos;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tidegate_workload::SurgeSpec;
 
 fn files(dynamic: f64) -> SurgeSpec {
@@ -164,28 +164,35 @@ fn ticks() -> f64 {
     (numbers[0] + numbers[1] + numbers[2] + numbers[5] + numbers[6]) / 100.0
 }
 
-/// The idle loops see a known load on either CPU, to 10 %: the one that the test makes, and
-/// whatever else runs meanwhile, by clock ticks, which see all of a load that is no network's.
+/// The idle loops see a known load on either CPU, to a tenth of the CPUs' time: the one that the
+/// test makes, and whatever else runs meanwhile, by clock ticks, which see all of a load that is no
+/// network's. What else runs on the same core, here or in another machine, makes a loop slower in
+/// the time that is left, and nothing makes it faster: the least of several tries is the meter's.
 #[test]
 fn idle_loops_see_a_known_load() {
     let _one = one_at_a_time();
     let lab = lab();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    // A machine that is busy with something else for a moment is no failure of the meter.
-    let seen = (0..5).any(|_| {
-        let Ok(mut meter) = lab.idle_meter(Nanos::from_secs(1)) else { return false };
-        (0..cpus).all(|cpu| {
-            meter.calibrate(Nanos::from_secs(1)).unwrap();
-            let from = (meter.mark().unwrap(), ticks() - meter.own().unwrap().as_secs_f64());
-            let program = env!("CARGO_BIN_EXE_tidegate-load");
-            let cpu = cpu.to_string();
-            let mut burn = Command::new("taskset");
-            assert!(burn.args(["-c", &cpu, program, "burn", "800000"]).status().unwrap().success());
-            let to = (meter.mark().unwrap(), ticks() - meter.own().unwrap().as_secs_f64());
-            let (busy, known) = (meter.busy(&from.0, &to.0).as_secs_f64(), to.1 - from.1);
-            println!("CPU {cpu}: {known:.3} s were used, 0.8 s by the test, {busy:.3} s seen");
-            known > 0.75 && (0.9..1.1).contains(&(busy / known))
-        })
-    });
-    assert!(seen, "in none of five tries");
+    for cpu in 0..cpus {
+        let mut over: Vec<f64> = (0..8).map(|_| seen_beyond_known(&lab, cpu)).collect();
+        over.sort_by(f64::total_cmp);
+        println!("CPU {cpu}: {over:.3?} of the CPUs' time too much");
+        assert!(over[0].abs() < 0.1, "CPU {cpu}: {over:.3?}");
+    }
+}
+
+/// What the loops see of a load on `cpu` beyond what clock ticks do, as a part of the time of all
+/// CPUs, of which the load is half or so.
+fn seen_beyond_known(lab: &Lab, cpu: usize) -> f64 {
+    let meter = lab.idle_meter(Nanos::from_millis(500)).unwrap();
+    let now = || (meter.mark().unwrap(), ticks() - meter.own().unwrap().as_secs_f64());
+    let (began, from) = (MonotonicClock.now(), now());
+    let burn = [env!("CARGO_BIN_EXE_tidegate-load"), "burn", "800000"];
+    let status = Command::new("taskset").args(["-c", &cpu.to_string()]).args(burn).status();
+    assert!(status.unwrap().success());
+    let (to, took) = (now(), (MonotonicClock.now() - began).as_secs_f64());
+    let (busy, known) = (meter.busy(&from.0, &to.0).as_secs_f64(), to.1 - from.1);
+    assert!(known > 0.75, "{known} s were used, 0.8 s by the test");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    (busy - known) / (took * cpus as f64)
 }

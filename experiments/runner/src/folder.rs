@@ -77,6 +77,11 @@ mod tests {
             assert!(!expect.claims.is_empty(), "{} claims nothing", experiment.name);
             let judged = expect.claims.iter().any(|c| c.at_least.is_some() || c.at_most.is_some());
             assert!(judged, "{} cannot fail", experiment.name);
+            for claim in &expect.claims {
+                let points = !claim.of.at.is_empty() || !claim.of.lab.is_empty();
+                let named = !claim.of.variants.is_empty() && points;
+                assert!(named, "{}: {} names no variant or no point", experiment.name, claim.id);
+            }
             for claim in expect.claims.iter().filter(|claim| claim.with_interval) {
                 let banded = claim.at_least.is_some() || claim.at_most.is_some();
                 let measured = claim.over.is_none() && claim.per.is_none();

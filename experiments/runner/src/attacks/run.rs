@@ -2,7 +2,7 @@
 //! Runs the attacks: round by round, the arms next to each other, each on a fresh server.
 
 use super::fault::{self, Held};
-use super::scenario::{Attack, Extent, FaultKind, Hostile, Scenario};
+use super::scenario::{Attack, Extent, FaultKind, Hostile, RANGE, Scenario};
 use super::summary::{self, Ran};
 use crate::schedule::{LIMIT, Schedule};
 use crate::survival::arm::{Arm, Known, Place};
@@ -19,8 +19,6 @@ use tidegate_workload::{Profile, Segment};
 
 /// Windows of a measurement of the capacity.
 const WINDOWS: u32 = 6;
-/// The ranges of addresses lie so far apart: known, new and hostile clients.
-const RANGE: u64 = 1 << 17;
 /// First of the source ports of who uses few.
 const PORT_FIRST: u16 = 1_024;
 /// Requests on a connection of who hammers.
@@ -182,7 +180,8 @@ impl Attacks<'_> {
             Arrive::poisson(Profile::new(&pieces))
         };
         let from = |stream: Stream, range: u64, count: u32| {
-            let first = Sources { first: CLIENTS_V4, count: u32::MAX }.get(range * RANGE);
+            let first =
+                Sources { first: CLIENTS_V4, count: u32::MAX }.get(range * u64::from(RANGE));
             Stream { sources: Sources { first, count }, ..stream }
         };
         let mut streams = vec![

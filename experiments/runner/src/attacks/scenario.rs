@@ -156,6 +156,11 @@ impl FaultKind {
     }
 }
 
+/// The ranges of addresses lie so far apart: known, new and hostile clients.
+pub const RANGE: u32 = 1 << 16;
+/// So many ranges has the lab's prefix of clients (10.16.0.0/12).
+const RANGES: usize = (1 << 20) / RANGE as usize;
+
 impl Scenario {
     /// Checks what the types do not say.
     ///
@@ -173,6 +178,9 @@ impl Scenario {
                 rates.iter().filter(|rate| **rate > 0.0).count() == 1
             };
             ensure!(attack.hostile.iter().all(one), "{}: one rate for each", attack.name);
+            let fits = attack.hostile.iter().all(|h| h.addresses <= RANGE);
+            let fits = fits && attack.hostile.len() + 2 <= RANGES && self.addresses <= RANGE;
+            ensure!(fits, "{}: clients outside of the lab's prefix", attack.name);
         }
         Ok(())
     }
@@ -275,11 +283,19 @@ mod tests {
             let all = s.attacks.iter_mut().filter_map(|attack| attack.fault.as_mut());
             all.for_each(|fault| fault.settle_s = 5.0);
         };
-        let cases: [(Break, &str); 4] = [
+        let cases: [(Break, &str); 6] = [
             (settle, "at once"),
             (|s| s.addresses = 10, "1,000 addresses"),
             (|s| s.attacks[0].hostile.clear(), "nothing is done"),
             (|s| s.attacks[0].hostile[0].at_once = 5.0, "one rate"),
+            (|s| s.attacks[0].hostile[0].addresses = RANGE + 1, "outside of"),
+            (
+                |s| {
+                    let more = vec![s.attacks[0].hostile[0].clone(); RANGES - 2];
+                    s.attacks[0].hostile.extend(more);
+                },
+                "outside of",
+            ),
         ];
         for (change, word) in cases {
             let mut wrong = scenario();

@@ -11,10 +11,9 @@ use libbpf_rs::MapCore;
 use std::mem::offset_of;
 use std::net::Ipv4Addr;
 use tidegate_model::{PRIORITY_DEFAULT, SERVICES_MAX, service_identity};
+use tidegate_policy::TOKEN;
 use zerocopy::{IntoBytes, transmute};
 
-/// Tokens of the answer bucket, in picotokens.
-const TOKEN: u64 = 1_000_000_000_000;
 /// Picotokens are milli-tokens per second times nanoseconds; a full bucket is a quarter second's.
 const ANSWER_BURST_SHARE: u64 = 4;
 

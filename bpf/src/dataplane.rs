@@ -10,10 +10,8 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use tidegate_model::totals::{ServiceTotals, Totals};
+use tidegate_policy::Lease;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
-
-/// So long after the last heartbeat everything passes (policy/chain/lease.h: TG_LEASE_END_NS).
-const LEASE_END: Nanos = Nanos::from_secs(10);
 
 /// The hooks on their interfaces, with their state.
 ///
@@ -362,7 +360,7 @@ fn renew(core: &mut Core, clock: &dyn Clock) -> Result<(), Error> {
     let lease = core.maps.get("tg_lease")?.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
     let lease = lease.map_err(Error::map("tg_lease"))?;
     let heartbeat = lease.and_then(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?)));
-    let ended = heartbeat.is_some_and(|at| at != 0 && clock.now().since(Nanos(at)) >= LEASE_END);
+    let ended = heartbeat.is_some_and(|at| at != 0 && clock.now().since(Nanos(at)) >= Lease::END);
     if ended {
         core.forget_limits()?;
     }
@@ -407,11 +405,11 @@ mod tests {
         core.set_limits(&[limits], &[], 40).unwrap();
         let clock = ManualClock::default();
         let beat = core.heartbeat().unwrap();
-        clock.advance(beat + LEASE_END - Nanos(1));
+        clock.advance(beat + Lease::END - Nanos(1));
         renew(&mut core, &clock).unwrap();
         assert!(in_force(&core).starts_with(tight.as_bytes()), "the lease had not ended");
         let beat = core.heartbeat().unwrap();
-        clock.advance(beat + LEASE_END - clock.now());
+        clock.advance(beat + Lease::END - clock.now());
         renew(&mut core, &clock).unwrap();
         assert!(in_force(&core).starts_with(Params::no_limit(Policy::TokenBucket).as_bytes()));
         assert_eq!(core.generation(), 41);
@@ -437,11 +435,11 @@ mod tests {
         let limited = |core: &Core| core.limited(0, 0);
         let clock = ManualClock::default();
         let beat = core.heartbeat().unwrap();
-        clock.advance(beat + LEASE_END - Nanos(1));
+        clock.advance(beat + Lease::END - Nanos(1));
         renew(&mut core, &clock).unwrap();
         assert!(limited(&core), "the lease had not ended");
         let beat = core.heartbeat().unwrap();
-        clock.advance(beat + LEASE_END - clock.now());
+        clock.advance(beat + Lease::END - clock.now());
         renew(&mut core, &clock).unwrap();
         assert!(!limited(&core));
     }

@@ -9,6 +9,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::ops::Range;
+use tidegate_model::Fnv;
 
 /// Name of the map that remembers the numbers: the loader's own, unknown to the hooks.
 pub(crate) const MAP: &str = "tg_numbers";
@@ -117,25 +118,17 @@ impl Numbers {
     }
 }
 
-/// Identities: FNV-1a over what is written, never 0.
-#[derive(Debug)]
-pub(crate) struct Identity(u64);
-
-impl Default for Identity {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
+/// Identities: a hash of what is written, never 0.
+#[derive(Debug, Default)]
+pub(crate) struct Identity(Fnv);
 
 impl Hasher for Identity {
     fn finish(&self) -> u64 {
-        self.0 | 1
+        self.0.get() | 1
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        self.0 = self.0.with(bytes.iter().copied());
     }
 }
 

@@ -33,6 +33,8 @@ impl Execution {
 impl Lease {
     /// Limits hold.
     pub const WHOLE: Self = Self(abi::LEASE_WHOLE);
+    /// So long after the last heartbeat everything passes.
+    pub const END: Nanos = Nanos(abi::LEASE_END_NS);
 
     /// By the last heartbeat (zero: there was none).
     #[must_use]

@@ -32,7 +32,7 @@ mod senders;
 mod source;
 mod throttle;
 
-pub use abi::{Event, InFlight, Level, Limits, Params, RequestLimits};
+pub use abi::{Event, InFlight, Level, Limits, Params, RequestLimits, TOKEN};
 pub use chain::{AcceptQueue, Ask, Chain, Circumstances, Decision};
 pub use ffi::{State, Verdict, VerdictKind, admit, judge};
 pub use lately::{LatelyHash, LatelyLine, LatelySpan, LatelyTurn};

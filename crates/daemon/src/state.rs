@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tidegate_config::ServiceConfig;
+use tidegate_model::Fnv;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_units::Nanos;
 
@@ -181,12 +182,9 @@ pub fn identity(service: &ServiceConfig) -> u64 {
     checksum(format!("{all:?}").as_bytes())
 }
 
-/// FNV-1a with 64 bits: finds every change of one byte. It is no secret, and guards against damage
-/// and not against whoever may write the file.
+/// Guards against damage, and not against whoever may write the file.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
-    bytes.iter().fold(BASIS, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(PRIME))
+    Fnv::default().with(bytes.iter().copied()).get()
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub mod totals;
 pub use change::Change;
 pub use clients::ClientClass;
 pub use cpus::CpuList;
-pub use identity::service_identity;
+pub use identity::{Fnv, service_identity};
 pub use listen::{Listen, Protocol};
 pub use mode::{Canary, Mode};
 pub use namespace::Namespace;

@@ -11,6 +11,7 @@
 use crate::qdisc::{Interface, Qdisc, TC_H_ROOT, fullest};
 use std::fs;
 use std::path::Path;
+use tidegate_model::Fnv;
 use tidegate_model::signals::{InterfaceQueue, LinkUse};
 
 /// Most queues of a card whose rings are read.
@@ -96,15 +97,13 @@ pub(crate) fn link_use(
     link
 }
 
-/// A number for these queues (FNV-1a): one that takes the place of another may have its handle, such as 0.
+/// A number for these queues: one that takes the place of another may have its handle, such as 0.
 fn number_of(queues: &[&Qdisc]) -> u64 {
     let one = |q: &&Qdisc| {
         let place = [q.handle, q.parent].into_iter().flat_map(u32::to_ne_bytes);
         place.chain(q.kind.bytes()).collect::<Vec<u8>>()
     };
-    queues.iter().flat_map(one).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    Fnv::default().with(queues.iter().flat_map(one)).get()
 }
 
 #[cfg(test)]

@@ -111,8 +111,11 @@ impl Dataplane {
     /// Makes what is pinned and attached ours again, after another process began to take over and
     /// did not commit; what it left is removed. Returns which hooks are not ours, one sentence
     /// each: nothing is limited there, or not by us. The plan is put back by [`Self::apply`].
-    pub fn reassert(&self) -> Vec<String> {
+    pub fn reassert(&mut self) -> Vec<String> {
         let mut lost: Vec<String> = self.bound.iter().flat_map(Bound::reassert).collect();
+        // Under the plan of the other process the hooks may have followed fewer connections, or counted them
+        // for another service. Applying ours says from when on they follow them again.
+        lost.extend(self.core.missed().err().map(|error| error.to_string()));
         if let Some(path) = &self.core.plan.settings.pins
             && let Err(error) = self.core.maps.pin(path)
         {

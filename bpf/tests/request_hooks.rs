@@ -90,6 +90,14 @@ impl Echo {
     }
 }
 
+/// Waits until so many connections are followed; the table is looked at every second.
+fn follows(dataplane: &mut Dataplane, connections: u64) {
+    netns::wait_for("so many are followed", || {
+        dataplane.heartbeat().unwrap();
+        dataplane.followed().connections == connections
+    });
+}
+
 /// Runs `work` in a thread without any privilege, as a daemon after its start.
 fn unprivileged<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -131,7 +139,7 @@ fn a_daemon_without_privileges_changes_rules_and_limits() {
 }
 
 #[test]
-fn hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay() {
+fn hooks_of_request_rules_come_and_go_with_the_rules_and_the_others_stay() {
     let (net, fs) = (Net::new(), BpfFs::new());
     let mut with = plan_with(&net, AttachMode::Xdp, &["/a"]);
     with.settings.pins = Some(fs.pins());
@@ -220,6 +228,16 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     second.heartbeat().unwrap();
     assert_eq!(second.followed().connections, 1);
     drop(second);
+    // Nobody followed what it said to the service that stood there before.
+    let mut renamed = plan.clone();
+    renamed.config.services[0].name = "store".into();
+    let mut other = Dataplane::start(&renamed).unwrap();
+    other.heartbeat().unwrap();
+    assert_eq!(other.followed().connections, 0, "the index has changed hands");
+    echo.works();
+    let mut echo = Echo::new(&net);
+    follows(&mut other, 1);
+    drop(other);
     // A process whose plan has no rules any more takes their hooks off.
     let third = Dataplane::start(&without(&plan)).unwrap();
     assert_eq!(names(&ids(&fs.pins())), ["tcx_in", "tcx_out"]);
@@ -233,6 +251,33 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     echo.works();
     fourth.detach();
     assert!(!fs.pins().exists(), "no pins left");
+}
+
+/// The plan of a successor that gives up had taken the port away: what connections said there meanwhile,
+/// nobody followed.
+#[test]
+fn a_take_over_that_is_given_up_leaves_no_connection_half_followed() {
+    let (net, fs) = (Net::new(), BpfFs::new());
+    let mut plan = plan_with(&net, AttachMode::Tcx, &["/a"]);
+    plan.settings.pins = Some(fs.pins());
+    let mut first = Dataplane::start(&plan).unwrap();
+    let mut echo = Echo::new(&net);
+    follows(&mut first, 1);
+    let mut moved = plan.clone();
+    moved.config.services[0].listen[0].port = 81;
+    let second = Dataplane::begin(&moved).unwrap();
+    echo.works();
+    drop(second);
+    assert_eq!(first.reassert(), [""; 0]);
+    first.apply(&plan).unwrap();
+    assert_eq!(first.followed().connections, 0, "it passes");
+    echo.works();
+    // What begins from here on is followed.
+    let mut anew = Echo::new(&net);
+    follows(&mut first, 1);
+    anew.says(b"GET /a HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert_eq!(first.rule_counts().unwrap()[0].admitted, 1);
+    first.detach();
 }
 
 #[test]

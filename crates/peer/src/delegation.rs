@@ -194,21 +194,26 @@ mod tests {
     impl World {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
             let file = |name: &str| dir.path().join(name);
-            fs::write(file("operator"), pair.public_key_pem()).unwrap();
-            let operator = SigningKey::from_pem(pair.serialize_pem().as_bytes()).unwrap();
             let files = DelegationFiles {
                 operator: Some(file("operator")),
                 grants: vec![file("1"), file("2")],
                 revoked: Some(file("revoked")),
                 ..DelegationFiles::default()
             };
-            let world = Self { dir, operator, files };
-            world.grant(1);
-            world.grant(2);
-            world.revoke(1, &[]);
+            let mut world = Self { dir, operator: SigningKey::from_seed(&[4; 32]).unwrap(), files };
+            world.change_operator();
             world
+        }
+
+        /// Another operator signs everything anew, and has revoked nothing.
+        fn change_operator(&mut self) {
+            let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+            self.write("operator", &pair.public_key_pem());
+            self.operator = SigningKey::from_pem(pair.serialize_pem().as_bytes()).unwrap();
+            self.grant(1);
+            self.grant(2);
+            self.revoke(1, &[]);
         }
 
         fn write(&self, name: &str, text: &str) {
@@ -272,5 +277,22 @@ mod tests {
             };
             assert_eq!(world.held(&found), expected, "{bad} from the beginning");
         }
+    }
+
+    /// Nobody knows what the operator of now has revoked: nothing holds, whatever the one before has said.
+    #[test]
+    fn a_list_of_another_operator_stands_in_for_none() {
+        let mut world = World::new();
+        let before = Delegation::load(&world.files).unwrap();
+        world.write("revoked", "garbage");
+        let (found, _) = before.renewed(&world.files);
+        assert_eq!(world.held(&found), Some(vec![1, 2]), "the same operator: its last list counts");
+        world.change_operator();
+        world.write("revoked", "garbage");
+        let (found, faults) = found.renewed(&world.files);
+        assert_eq!((faults.len(), world.held(&found)), (1, None));
+        world.revoke(2, &[2]);
+        let (found, faults) = found.renewed(&world.files);
+        assert_eq!((faults.len(), world.held(&found)), (0, Some(vec![1])));
     }
 }

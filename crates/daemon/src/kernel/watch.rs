@@ -4,7 +4,8 @@
 
 use super::HOOKS_NEED_PRIVILEGES;
 use std::collections::BTreeSet;
-use tidegate_bpf::{Attached, Dataplane, Presence};
+use std::path::Path;
+use tidegate_bpf::{Attached, Dataplane, Error, Presence};
 use tidegate_model::record::What;
 use tidegate_units::Nanos;
 
@@ -18,6 +19,47 @@ const TRY_AFTER_MAX: Nanos = Nanos::from_secs(32);
 /// What to do where there is no interface of that name.
 const COMES_BACK: &str = "hooks come back with an interface of that name and kind, in the same network \
     namespace; if it has another name or namespace now, write that in `interfaces`";
+
+/// The hooks and pins that are looked after: see [`Dataplane`].
+pub(super) trait Hooks {
+    fn look(&mut self);
+    fn hooks(&self) -> Vec<Attached>;
+    fn lost(&self) -> Vec<String>;
+    fn can_mend(&self) -> bool;
+    fn mend(&mut self) -> Vec<String>;
+    fn pin_again(&self) -> Result<bool, Error>;
+    fn pins(&self) -> Option<&Path>;
+}
+
+impl Hooks for Dataplane {
+    fn look(&mut self) {
+        self.look();
+    }
+
+    fn hooks(&self) -> Vec<Attached> {
+        self.hooks()
+    }
+
+    fn lost(&self) -> Vec<String> {
+        self.lost()
+    }
+
+    fn can_mend(&self) -> bool {
+        self.can_mend()
+    }
+
+    fn mend(&mut self) -> Vec<String> {
+        self.mend()
+    }
+
+    fn pin_again(&self) -> Result<bool, Error> {
+        self.pin_again()
+    }
+
+    fn pins(&self) -> Option<&Path> {
+        self.pins()
+    }
+}
 
 /// A try that failed.
 struct Tried {
@@ -43,7 +85,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Looks, if it is time to; whether it did.
-    pub(super) fn look(&mut self, now: Nanos, dataplane: &mut Dataplane) -> bool {
+    pub(super) fn look(&mut self, now: Nanos, dataplane: &mut impl Hooks) -> bool {
         let due = self.looked.is_none_or(|looked| now.since(looked) >= LOOK_EVERY);
         if due {
             self.looked = Some(now);
@@ -55,7 +97,7 @@ impl Watch {
 
     /// Attaches lost hooks again, and makes removed pins again, where that is possible and something
     /// was looked at; what stays lost, one sentence each.
-    pub(super) fn mend(&mut self, may_attach: bool, dataplane: &mut Dataplane) -> Vec<String> {
+    pub(super) fn mend(&mut self, may_attach: bool, dataplane: &mut impl Hooks) -> Vec<String> {
         if std::mem::take(&mut self.fresh) {
             self.attach(self.looked.unwrap_or_default(), dataplane);
             self.pin(dataplane);
@@ -85,7 +127,7 @@ impl Watch {
         remedies
     }
 
-    fn attach(&mut self, now: Nanos, dataplane: &mut Dataplane) {
+    fn attach(&mut self, now: Nanos, dataplane: &mut impl Hooks) {
         for hook in dataplane.hooks().into_iter().filter(|hook| !hook.lost.is_empty()) {
             let (interface, why) = (shown(&hook), hook.lost.join("; "));
             let open = hook.ingress.is_none();
@@ -119,7 +161,7 @@ impl Watch {
         }
     }
 
-    fn pin(&mut self, dataplane: &Dataplane) {
+    fn pin(&mut self, dataplane: &impl Hooks) {
         let made = dataplane.pin_again();
         if let (Ok(true), Some(path)) = (&made, dataplane.pins()) {
             self.say(What::PinsMade { path: tidegate_bpf::shown_pins(path).display().to_string() });
@@ -152,5 +194,116 @@ fn shown(hook: &Attached) -> String {
     match &hook.namespace {
         Some(namespace) => format!("{} in {}", hook.interface, namespace.display()),
         None => hook.interface.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_bpf::Hook;
+
+    /// An interface with its hooks; those that cannot come back stay lost.
+    #[derive(Default)]
+    struct Interface {
+        name: &'static str,
+        ingress_lost: bool,
+        egress_lost: bool,
+        hopeless: bool,
+    }
+
+    #[derive(Default)]
+    struct Fake {
+        interfaces: Vec<Interface>,
+        tries: u32,
+    }
+
+    impl Hooks for Fake {
+        fn look(&mut self) {}
+
+        fn hooks(&self) -> Vec<Attached> {
+            let attached = |interface: &Interface| Attached {
+                interface: interface.name.into(),
+                namespace: None,
+                presence: Presence::Here,
+                ingress: (!interface.ingress_lost).then_some(Hook::Tcx),
+                egress: (!interface.egress_lost).then_some(Hook::Tcx),
+                requests: None,
+                lost: [(interface.ingress_lost, "in"), (interface.egress_lost, "out")]
+                    .into_iter()
+                    .filter(|(lost, _)| *lost)
+                    .map(|(_, hook)| format!("{}: {hook}", interface.name))
+                    .collect(),
+                notes: Vec::new(),
+                warnings: Vec::new(),
+            };
+            self.interfaces.iter().map(attached).collect()
+        }
+
+        fn lost(&self) -> Vec<String> {
+            self.hooks().into_iter().flat_map(|hook| hook.lost).collect()
+        }
+
+        fn can_mend(&self) -> bool {
+            !self.lost().is_empty()
+        }
+
+        fn mend(&mut self) -> Vec<String> {
+            self.tries += 1;
+            for interface in &mut self.interfaces {
+                interface.ingress_lost = false;
+                interface.egress_lost &= interface.hopeless;
+            }
+            self.lost()
+        }
+
+        fn pin_again(&self) -> Result<bool, Error> {
+            Ok(false)
+        }
+
+        fn pins(&self) -> Option<&Path> {
+            None
+        }
+    }
+
+    /// A second: one look, and what is made of it. What was told since.
+    fn second(watch: &mut Watch, now: &mut Nanos, hooks: &mut Fake) -> Vec<String> {
+        *now += LOOK_EVERY;
+        assert!(watch.look(*now, hooks));
+        watch.mend(false, hooks);
+        watch.events().iter().map(What::sentence).collect()
+    }
+
+    /// What is lost beside it comes back with the next look, at the same interface and at another one.
+    #[test]
+    fn a_hook_that_stays_lost_delays_no_other_and_is_tried_less_and_less() {
+        let interface = |name| Interface { name, ..Interface::default() };
+        let mut hooks =
+            Fake { interfaces: vec![interface("a0"), interface("b0")], ..Fake::default() };
+        let (mut watch, mut now) = (Watch::default(), Nanos::SECOND);
+        assert_eq!(second(&mut watch, &mut now, &mut hooks), [""; 0]);
+        hooks.interfaces[0] = Interface { egress_lost: true, hopeless: true, ..interface("a0") };
+        let told = second(&mut watch, &mut now, &mut hooks);
+        assert!(told.len() == 1 && told[0].contains("a0"), "{told:?}");
+        for _ in 0..200 {
+            assert_eq!(second(&mut watch, &mut now, &mut hooks), [""; 0], "told once");
+        }
+        // At 0, 1, 3, 7, 15 and 31 s, then every 32 s.
+        assert_eq!(hooks.tries, 11);
+        for at in [0, 1] {
+            hooks.tries = 0;
+            hooks.interfaces[at].ingress_lost = true;
+            let told = second(&mut watch, &mut now, &mut hooks);
+            let name = hooks.interfaces[at].name;
+            assert_eq!(hooks.tries, 1, "{name}: at once");
+            assert!(!hooks.interfaces[at].ingress_lost);
+            assert!(told[0].contains(name) && told[0].contains("hooks are lost"), "{told:?}");
+            second(&mut watch, &mut now, &mut hooks);
+            assert_eq!(hooks.tries, 2, "{name}: the one that stays lost begins anew");
+        }
+        hooks.interfaces[0].hopeless = false;
+        for _ in 0..40 {
+            second(&mut watch, &mut now, &mut hooks);
+        }
+        assert!(hooks.lost().is_empty());
     }
 }

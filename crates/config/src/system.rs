@@ -52,6 +52,11 @@ pub enum SystemFault {
         /// The name.
         name: String,
     },
+    /// A directory in which the daemon keeps what outlives it, and cannot write after its start.
+    NotKept {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// A file that the daemon cannot read any more after its start.
     Unreadable {
         /// The key that names it.
@@ -199,6 +204,7 @@ impl SystemFault {
                 | Self::Unprotected { .. }
                 | Self::OnTop { .. }
                 | Self::Unreadable { .. }
+                | Self::NotKept { .. }
                 | Self::CgroupMissing { .. }
                 | Self::NothingListens { .. }
                 | Self::OpenGateway { .. }
@@ -228,7 +234,7 @@ impl SystemFault {
             | Self::InterfaceHeld { interface: name, .. } => interface(name, "name"),
             Self::NamespaceMissing { at, .. } | Self::Unreadable { at, .. } => at.clone(),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),
-            Self::UserMissing { .. } => "daemon.user".into(),
+            Self::UserMissing { .. } | Self::NotKept { .. } => "daemon.user".into(),
             Self::PeerFile { path, .. } => {
                 let cluster = config.cluster.as_ref();
                 let key = cluster.map_or("certificate", |cluster| match path {
@@ -287,6 +293,7 @@ impl std::fmt::Display for SystemFault {
                 f,
                 "found {name:?}: no such user (useradd --system {name}); the daemon stays root, without capabilities"
             ),
+            Self::NotKept { directory } => not_kept(f, directory),
             Self::Unreadable { path, user, why, .. } => unreadable(f, path, user, why),
             Self::PeerFile { path, why } | Self::GatewayFile { path, why, .. } => {
                 write!(f, "{}: {why}", path.display())
@@ -334,6 +341,15 @@ impl std::fmt::Display for SystemFault {
             ),
         }
     }
+}
+
+fn not_kept(f: &mut std::fmt::Formatter<'_>, directory: &Path) -> std::fmt::Result {
+    write!(
+        f,
+        "{} belongs to another user, and the daemon stays root, without capabilities: it keeps nothing there for a \
+         restart; name that user here, or give the directory to root (systemd: User=root)",
+        directory.display()
+    )
 }
 
 fn unreadable(

@@ -7,6 +7,7 @@
 use nix::unistd::{Gid, Uid, User, getgrouplist, initgroups, setresgid, setresuid};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, chownat, fstat, open};
 use rustix::thread::{CapabilitySet, CapabilitySets};
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -61,11 +62,8 @@ impl Account {
     /// Gives the user what the daemon writes later: the directories of the supervisor and what lies in
     /// them, and what is locked, which is where the pins are. What cannot be given is told.
     pub(crate) fn take_over(&self, config: &Config, locked: &Path) {
-        for name in GIVEN {
-            let given = std::env::var_os(name).unwrap_or_default();
-            for directory in std::env::split_paths(&given).filter(|path| path.is_absolute()) {
-                self.own_all(&directory, 1);
-            }
+        for directory in given() {
+            self.own_all(&directory, 1);
         }
         let depth = if config.interfaces.is_empty() { 0 } else { DEPTH_MAX };
         self.own_all(locked, depth);
@@ -143,13 +141,34 @@ impl Account {
 
     /// Whether the user may write in a directory, as far as its mode says.
     pub(crate) fn writes(&self, directory: &Path) -> bool {
-        std::fs::metadata(directory).is_ok_and(|found| {
-            use std::os::unix::fs::MetadataExt;
-            let (own, all) = (found.uid() == self.uid.as_raw(), found.mode() & 0o002 != 0);
-            let group = found.gid() == self.gid.as_raw() && found.mode() & 0o020 != 0;
-            own || all || group
-        })
+        writes((self.uid, self.gid), directory)
     }
+}
+
+fn writes((uid, gid): (Uid, Gid), directory: &Path) -> bool {
+    std::fs::metadata(directory).is_ok_and(|found| {
+        use std::os::unix::fs::MetadataExt;
+        let (own, all) = (found.uid() == uid.as_raw(), found.mode() & 0o002 != 0);
+        let group = found.gid() == gid.as_raw() && found.mode() & 0o020 != 0;
+        own || all || group
+    })
+}
+
+/// The directories of the supervisor.
+fn given() -> Vec<PathBuf> {
+    let all = GIVEN.iter().filter_map(std::env::var_os);
+    let all = all.flat_map(|all| std::env::split_paths(&all).collect::<Vec<_>>());
+    all.filter(|path| path.is_absolute()).collect()
+}
+
+/// In which of the directories for what outlives the process nobody can write once it has given up its
+/// capabilities and stays root: they are another user's (a unit with `User=`, and no `daemon.user`).
+pub(crate) fn not_written(config: &Config) -> Vec<PathBuf> {
+    let beside = config.daemon.socket.parent().map(Path::to_path_buf);
+    let all: BTreeSet<PathBuf> = given().into_iter().chain(beside).collect();
+    let root = (Uid::from_raw(0), Gid::from_raw(0));
+    let denied = |directory: &PathBuf| directory.is_dir() && !writes(root, directory);
+    if Uid::effective().is_root() { all.into_iter().filter(denied).collect() } else { Vec::new() }
 }
 
 /// Which of these files a daemon cannot read once it is this user, or, without one, root without

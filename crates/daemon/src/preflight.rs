@@ -6,7 +6,7 @@ mod place;
 
 pub(crate) use place::{inner_port, on_top};
 
-use crate::account::{Account, unreadable};
+use crate::account::{Account, not_written, unreadable};
 use crate::cluster;
 use crate::gateways::open;
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,6 +118,10 @@ fn user(config: &Config, found: &mut Preflight) {
         found.faults.push(SystemFault::UserMissing { name: name.clone() });
     }
     let account = account.filter(|account| account.uid() != 0);
+    if account.is_none() {
+        let directories = not_written(config).into_iter();
+        found.faults.extend(directories.map(|directory| SystemFault::NotKept { directory }));
+    }
     let named = config.files();
     let files: BTreeSet<&Path> = named.iter().map(|(_, file)| *file).collect();
     let denied = match unreadable(account.as_ref(), &Vec::from_iter(files)) {
@@ -355,6 +359,33 @@ mod tests {
         assert!(!fault.fatal() && fault.to_string().contains("cannot read this"), "{fault}");
         assert_eq!(found(""), [], "root reads its own without a capability");
         assert_eq!(found("user: root"), []);
+    }
+
+    /// A unit with `User=`, and a configuration that was written without a user. Needs root.
+    #[test]
+    fn a_directory_that_the_daemon_cannot_write_in_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = |user: &str| {
+            let socket = dir.path().join("control.sock");
+            let text = format!(
+                "interfaces: [{{name: lo}}]\nservices: {{shop: {{mode: shadow, listen: ['*:80']}}}}\n\
+                 daemon: {{{user}socket: {}}}\n",
+                socket.display()
+            );
+            let mut found = Preflight::default();
+            super::user(&config(&text), &mut found);
+            found.faults
+        };
+        assert_eq!(found(""), [], "root's own");
+        std::os::unix::fs::chown(dir.path(), Some(65_534), Some(65_534)).unwrap();
+        for user in ["", "user: root, "] {
+            let [fault @ SystemFault::NotKept { directory }] = &found(user)[..] else {
+                panic!("{user:?}: {:?}", found(user))
+            };
+            assert_eq!(directory, dir.path());
+            assert!(!fault.fatal() && fault.to_string().contains("keeps nothing there"), "{fault}");
+        }
+        assert_eq!(found("user: nobody, "), []);
     }
 
     #[test]

@@ -18,10 +18,10 @@
 //!
 //! `keep_privileges` leaves everything as it is, for those who prefer it.
 
-use crate::account::{Account, Reached};
+use crate::account::{Account, Reached, not_written};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tidegate_config::{Adapter, Config, Endpoint};
 
 /// Niceness of the daemon: a saturated CPU must not starve the loop that relieves it.
@@ -56,6 +56,8 @@ pub(crate) struct GivenUp {
     pub(crate) reached: Option<Reached>,
     /// Why the process is not the user that it should be.
     pub(crate) not_the_user: Option<String>,
+    /// The directories in which nothing can be kept now.
+    pub(crate) not_written: Vec<PathBuf>,
 }
 
 /// Gives up privileges: what the configuration's user needs becomes that user's, then the process does. Who
@@ -95,7 +97,9 @@ pub(crate) fn give_up(config: &Config, locked: &Path) -> io::Result<GivenUp> {
     if let (Err(error), Some(account)) = (became, &account) {
         not_the_user = Some(format!("cannot become {}: {error}", account.name()));
     }
-    Ok(GivenUp { reached, not_the_user })
+    let stays_root = account.is_none() || not_the_user.is_some();
+    let not_written = if stays_root { not_written(config) } else { Vec::new() };
+    Ok(GivenUp { reached, not_the_user, not_written })
 }
 
 /// Gives up all capabilities, for good, but for that to bind low ports (`binds`); and becomes a user, if
@@ -141,13 +145,14 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Runs a test of this file again, as root without these capabilities.
-    fn again(test: &str, without: &str) {
+    /// Runs a test of this file again, as root without these capabilities, with this given to it.
+    fn again(test: &str, without: &str, given: &Path) {
         let output = Command::new("setpriv")
             .args(["--bounding-set", without, "--inh-caps", without])
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", &format!("privileges::tests::{test}")])
-            .env(ALONE, "1")
+            .env(ALONE, given)
+            .env("STATE_DIRECTORY", given)
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
@@ -161,7 +166,7 @@ mod tests {
     fn a_user_that_it_cannot_become_leaves_no_capability() {
         if std::env::var_os(ALONE).is_none() {
             for without in ["-setuid", "-setgid"] {
-                again("a_user_that_it_cannot_become_leaves_no_capability", without);
+                again("a_user_that_it_cannot_become_leaves_no_capability", without, Path::new("/"));
             }
             return;
         }
@@ -173,5 +178,31 @@ mod tests {
         let after = rustix::thread::capabilities(None).unwrap();
         let none = CapabilitySet::empty();
         assert_eq!((after.effective, after.permitted, after.inheritable), (none, none, none));
+    }
+
+    /// It stays root, and without capabilities it could not reach what is another user's. Needs root.
+    #[test]
+    fn what_it_writes_stays_its_own_where_it_cannot_become_the_user() {
+        use std::os::unix::fs::MetadataExt;
+        let owner = |path: &Path| std::fs::metadata(path).unwrap().uid();
+        let Some(given) = std::env::var_os(ALONE) else {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("history"), "x").unwrap();
+            for without in ["-setuid", "-setgid", "-dac_override"] {
+                let test = "what_it_writes_stays_its_own_where_it_cannot_become_the_user";
+                again(test, without, dir.path());
+                let history = dir.path().join("history");
+                assert_eq!((owner(dir.path()), owner(&history)), (0, 0), "{without}");
+            }
+            return;
+        };
+        let text = "interfaces: [{name: lo}]\nservices: {shop: {mode: shadow, listen: ['*:80']}}\n\
+                    daemon: {user: nobody}\n";
+        let registry = tidegate_config::Registry::new(["fresh_first"], ["default"]);
+        let config = tidegate_config::parse(text, &registry).unwrap();
+        let given_up = give_up(&config, Path::new(&given)).unwrap();
+        assert!(given_up.not_the_user.is_some_and(|why| why.contains("cannot become nobody")));
+        assert!(rustix::thread::capabilities(None).unwrap().permitted.is_empty());
+        std::fs::write(Path::new(&given).join("history"), "y").unwrap();
     }
 }

@@ -42,7 +42,7 @@ use std::time::Duration;
 use tidegate_api::protocol::{ApiError, ErrorKind, Handover, HandoverPhase, Reply, Request};
 use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
 use tidegate_bpf::Leftovers;
-use tidegate_config::{Config, LoadError, Registry};
+use tidegate_config::{Config, LoadError, Registry, SystemFault};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_model::{Canary, Mode};
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
@@ -55,6 +55,8 @@ use tokio::time::{Interval, MissedTickBehavior};
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Subject of the warning that the process is not the user that it should be.
 const USER: &str = "user";
+/// Subject of the warning that nothing can be kept for the next process.
+const KEPT: &str = "kept state";
 /// Subject of the warning that nobody can reach us.
 const SOCKET: &str = "control socket";
 /// How often the queues of interfaces are looked at, where a bucket follows them: they fill and
@@ -161,6 +163,14 @@ pub fn run(options: Options) -> Result<(), RunError> {
             let text = format!("daemon.user: stays root, without capabilities: {why}");
             started.owner.warnings.stick(started.clock.now(), USER, text);
         }
+        let kept = given_up
+            .not_written
+            .into_iter()
+            .map(|directory| SystemFault::NotKept { directory }.to_string());
+        let kept = kept.collect::<Vec<_>>().join("; ");
+        if !kept.is_empty() {
+            started.owner.warnings.stick(started.clock.now(), KEPT, format!("daemon.user: {kept}"));
+        }
     }
     started.owner.join_peers();
     runtime.block_on(live(started, options, told))
@@ -170,7 +180,11 @@ fn tell(found: &Preflight) {
     for note in &found.notes {
         tracing::info!("{note}");
     }
-    for fault in found.faults.iter().filter(|fault| !preflight::forbids_to_run(fault)) {
+    // What cannot be kept depends on the privileges that it gives up, and is told then.
+    let told = |fault: &&SystemFault| {
+        !preflight::forbids_to_run(fault) && !matches!(fault, SystemFault::NotKept { .. })
+    };
+    for fault in found.faults.iter().filter(told) {
         tracing::warn!("{fault}");
     }
 }

@@ -10,7 +10,7 @@
 use crate::attach::{self, Role, is_gone, removal};
 use crate::namespace;
 use crate::syscall::{self, Filter, LinkInfo, Side};
-use crate::{Error, Interface, Plan, abi, maps, objects, programs};
+use crate::{Error, Interface, Plan, abi, maps, objects, pins, programs};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -46,6 +46,9 @@ pub struct Removal {
     pub removed: Vec<String>,
     /// What stays, and why.
     pub left: Vec<String>,
+    /// Hooks of other pins, or of none, in whose name nobody renews a lease: only counted, unless they are asked
+    /// for ([`Whose::Orphans`]).
+    pub orphans: usize,
 }
 
 /// Takes off everything that is ours. Nobody may be in charge of the pins. With `look_only` nothing is
@@ -60,10 +63,10 @@ pub fn remove_all(
 ) -> Result<Removal, Error> {
     objects::quiet();
     let links = links().map_err(|source| Error::Pins { path: pins.to_path_buf(), source })?;
-    let orphans = if whose == Whose::Orphans { orphaned(&links, now) } else { BTreeSet::new() };
     let mut search = Search {
-        maps: maps::pinned_ids(pins).into_iter().chain(orphans).collect(),
-        orphans: whose == Whose::Orphans,
+        maps: maps::pinned_ids(pins).into_iter().collect(),
+        orphans: orphaned(&links, now),
+        asked: whose,
         now,
         look_only,
         known: BTreeMap::new(),
@@ -77,6 +80,9 @@ pub fn remove_all(
         search.link(link, *info);
     }
     search.pins(pins);
+    if whose == Whose::Orphans {
+        search.orphaned_pins(pins);
+    }
     Ok(search.done)
 }
 
@@ -126,14 +132,27 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
+/// Whose a program is.
+#[derive(Clone, Copy)]
+enum Found {
+    /// To be taken off.
+    Ours,
+    /// Of a tidegate in whose name nobody renews a lease, and not asked for.
+    Nobodys,
+    /// To be left alone.
+    Others,
+}
+
 struct Search {
     /// The maps that make a program ours.
     maps: BTreeSet<u32>,
-    orphans: bool,
+    /// Those of dataplanes that nobody renews the lease of.
+    orphans: BTreeSet<u32>,
+    asked: Whose,
     now: Nanos,
     look_only: bool,
-    /// What is known of programs by their numbers: whether they are ours.
-    known: BTreeMap<u32, bool>,
+    /// What is known of programs by their numbers.
+    known: BTreeMap<u32, Found>,
     /// Where programs of links are, for people.
     places: BTreeMap<(u32, u32), String>,
     done: Removal,
@@ -191,9 +210,13 @@ impl Search {
     fn filter(&mut self, interface: &Interface, index: u32, filter: Filter) {
         let Some(id) = syscall::clsact_program(index, filter).ok().flatten() else { return };
         let shown = interface.shown();
-        match self.is_ours(id) {
-            Ok(true) => {}
-            Ok(false) => return,
+        match self.whose(id) {
+            Ok(Found::Ours) => {}
+            Ok(Found::Nobodys) => {
+                self.done.orphans += 1;
+                return;
+            }
+            Ok(Found::Others) => return,
             Err(source) => {
                 let error =
                     Error::Whose { interface: shown, priority: filter.priority, id, source };
@@ -214,8 +237,13 @@ impl Search {
 
     /// A link, wherever it is.
     fn link(&mut self, link: &OwnedFd, info: LinkInfo) {
-        if !self.is_ours(info.program).unwrap_or(false) {
-            return;
+        match self.whose(info.program).unwrap_or(Found::Others) {
+            Found::Ours => {}
+            Found::Nobodys => {
+                self.done.orphans += usize::from(info.ifindex != 0);
+                return;
+            }
+            Found::Others => return,
         }
         let place = self.places.get(&(info.program, info.ifindex));
         let place = place.map_or_else(
@@ -232,19 +260,36 @@ impl Search {
         }
     }
 
-    fn is_ours(&mut self, id: u32) -> io::Result<bool> {
+    fn whose(&mut self, id: u32) -> io::Result<Found> {
         if let Some(known) = self.known.get(&id) {
             return Ok(*known);
         }
-        let ours = self.owns(id)?;
-        self.known.insert(id, ours);
-        Ok(ours)
+        let whose = self.find(id)?;
+        self.known.insert(id, whose);
+        Ok(whose)
     }
 
-    fn owns(&self, id: u32) -> io::Result<bool> {
-        let Some(used) = programs::maps_of_ours(id)? else { return Ok(false) };
-        let pinned = used.iter().any(|map| self.maps.contains(map));
-        Ok(pinned || self.orphans && is_orphan(&used, self.now))
+    fn find(&mut self, id: u32) -> io::Result<Found> {
+        let Some(used) = programs::maps_of_ours(id)? else { return Ok(Found::Others) };
+        if used.iter().any(|map| self.maps.contains(map)) {
+            return Ok(Found::Ours);
+        }
+        if !used.iter().any(|map| self.orphans.contains(map)) && !is_orphan(&used, self.now) {
+            return Ok(Found::Others);
+        }
+        // The filter at egress beside this one has no lease, but maps of one that has.
+        self.orphans.extend(used);
+        Ok(if self.asked == Whose::Orphans { Found::Ours } else { Found::Nobodys })
+    }
+
+    /// Other pins of dataplanes that nobody renews the lease of, wherever they are: whoever has lost the file of
+    /// a daemon does not know where.
+    fn orphaned_pins(&mut self, done: &Path) {
+        let now = self.now;
+        let of_nobody = |path: &PathBuf| path != done && is_orphan(&maps::pinned_ids(path), now);
+        for path in pins::all().into_iter().filter(of_nobody).collect::<Vec<_>>() {
+            self.pins(&path);
+        }
     }
 
     /// The pins below the directory, each group in a sentence.

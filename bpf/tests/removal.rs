@@ -8,6 +8,7 @@ mod netns;
 
 use netns::{AttachMode, BpfFs, Net, one_token, plan, says};
 use std::fs;
+use std::path::Path;
 use tidegate_bpf::testing::tcx_programs;
 use tidegate_bpf::{Dataplane, Whose, remove_all};
 use tidegate_policy::Action;
@@ -76,17 +77,27 @@ fn what_belongs_to_others_stays() {
 /// done: other tests of this machine have hooks without a daemon, too.
 #[test]
 fn an_orphan_is_one_whose_lease_has_ended() {
-    let (net, fs) = (Net::new(), BpfFs::new());
-    killed(&net, &fs, AttachMode::Tcx);
-    let elsewhere = fs.pins().join("none");
-    let found = |whose, now| {
-        let found = remove_all(&elsewhere, (whose, now), true).unwrap();
-        found.removed.iter().any(|text| text.contains(net.server.to_str().unwrap()))
-    };
-    let now = MonotonicClock.now();
-    assert!(!found(Whose::Orphans, now), "its lease holds: somebody may be in charge");
-    let later = now + Nanos::from_secs(11);
-    assert!(found(Whose::Orphans, later) && !found(Whose::Pins, later));
-    remove_all(&fs.pins(), (Whose::Pins, now), false).unwrap();
-    assert!(!hooked(&net));
+    for attach in [AttachMode::Tcx, AttachMode::Clsact] {
+        let (net, fs) = (Net::new(), BpfFs::new());
+        killed(&net, &fs, attach);
+        let elsewhere = fs.pins().join("none");
+        let found = |whose, now| {
+            let found = remove_all(&elsewhere, (whose, now), true).unwrap();
+            let of = |place: &Path| {
+                let place = place.to_str().unwrap();
+                found.removed.iter().filter(|text| text.contains(place)).count()
+            };
+            (of(&net.server), of(&fs.pins()) > 0)
+        };
+        let now = MonotonicClock.now();
+        let held = found(Whose::Orphans, now);
+        assert_eq!(held, (0, false), "its lease holds: somebody may be in charge");
+        let later = now + Nanos::from_secs(11);
+        assert_eq!(found(Whose::Orphans, later), (2, true), "{attach:?}: both hooks, and the pins");
+        assert_eq!(found(Whose::Pins, later), (0, false), "{attach:?}");
+        let told = remove_all(&elsewhere, (Whose::Pins, later), true).unwrap();
+        assert!(told.orphans >= 2, "who does not ask for them is told of both: {told:?}");
+        remove_all(&fs.pins(), (Whose::Pins, now), false).unwrap();
+        assert!(!hooked(&net));
+    }
 }

@@ -33,6 +33,7 @@ struct Document<'a> {
     dry_run: bool,
     removed: &'a [String],
     left: &'a [String],
+    orphans: usize,
 }
 
 pub(crate) fn detach(
@@ -44,7 +45,8 @@ pub(crate) fn detach(
     let exit = if done.left.is_empty() { Exit::Ok } else { Exit::Failure };
     if args.output.output == Format::Json {
         let (dry_run, removed, left) = (args.dry_run, &*done.removed, &*done.left);
-        json("tidegate-detach/1", &Document { dry_run, removed, left }, out)?;
+        let document = Document { dry_run, removed, left, orphans: done.orphans };
+        json("tidegate-detach/1", &document, out)?;
         return Ok(exit);
     }
     let what = if args.dry_run { "would take off" } else { "took off" };
@@ -56,6 +58,14 @@ pub(crate) fn detach(
     }
     if done.removed.is_empty() && done.left.is_empty() {
         writeln!(out, "nothing of tidegate's was found (pins: {})", args.pins.display())?;
+    }
+    if done.orphans > 0 {
+        writeln!(
+            out,
+            "not asked for: {} hooks of other pins, or of none, in whose name nobody renews the lease; `tidegate detach \
+             --orphans` takes them off",
+            done.orphans
+        )?;
     }
     Ok(exit)
 }

@@ -67,6 +67,8 @@ pub struct Detached {
     pub removed: Vec<String>,
     /// What stays.
     pub left: Vec<String>,
+    /// Hooks that belong to nobody, and were not asked for.
+    pub orphans: usize,
 }
 
 /// What was found on the system.

@@ -74,7 +74,7 @@ impl Host for Machine {
 
     fn detach(&self, args: &DetachArgs) -> anyhow::Result<Detached> {
         let done = detach(&args.pins, args.orphans, args.dry_run)?;
-        Ok(Detached { removed: done.removed, left: done.left })
+        Ok(Detached { removed: done.removed, left: done.left, orphans: done.orphans })
     }
 }
 

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::world::World;
+use common::world::{STRICT, World};
 use common::{ip, wait_for};
 use std::io::Write;
 use std::net::TcpStream;
@@ -20,16 +20,24 @@ use tidegate_sense::in_namespace;
 const INTENT: &str = "interfaces: [{name: v0}]\n\
                       services:\n  shop: {mode: enforce, listen: [\"*:8000\"]}\n";
 
-/// Its lease is fresh, its hooks are on, and it says so in time.
+/// Its lease is fresh, its hooks are on, it says so in time, and it refuses.
 fn assert_calm(world: &World) {
     world.assert_healthy_soon();
+    world.ready();
+    world.assert_protects();
+}
+
+/// Runs a daemon that refuses.
+fn run(world: &mut World) {
+    let log = std::fs::File::create(world.file("log")).unwrap();
+    world.run_intent(STRICT, &[], log.into());
     world.ready();
 }
 
 #[test]
 fn a_thousand_control_connections_keep_nobody_from_protection() {
     let mut world = World::new(10);
-    world.run(&[]);
+    run(&mut world);
     let socket = world.file("socket");
     // Most are told that there is no place, and closed; who is in the queue of the socket waits.
     let silent: Vec<_> = (0..1000).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
@@ -48,7 +56,7 @@ fn a_thousand_control_connections_keep_nobody_from_protection() {
 #[test]
 fn half_open_requests_keep_no_probe_out() {
     let mut world = World::new(11);
-    world.run(&[]);
+    run(&mut world);
     let open = |_| {
         let mut stream = TcpStream::connect("127.0.0.1:9911")?;
         stream.write_all(b"GET /metr")?;
@@ -69,11 +77,12 @@ fn a_full_disk_behind_what_is_kept_ends_nothing_and_is_told() {
     let mount = ["-t", "tmpfs", "-o", "size=4k", "tidegate-test"];
     assert!(Command::new("mount").args(mount).arg(&disk).status().unwrap().success());
     std::fs::write(disk.join("full"), [0; 4096]).unwrap();
-    let daemon = world.command(INTENT, &[]).env("STATE_DIRECTORY", &disk).spawn().unwrap();
+    let daemon = world.command(STRICT, &[]).env("STATE_DIRECTORY", &disk).spawn().unwrap();
     world.adopt(daemon);
     world.ready();
     assert!(world.tidegate(&["mode", "shop", "shadow"]).status.success());
     wait_for("a warning", || world.status().contains("history: ").then_some(()));
+    assert!(world.tidegate(&["mode", "shop", "file"]).status.success());
     assert_calm(&world);
     let told = world.tidegate(&["history"]);
     assert!(String::from_utf8_lossy(&told.stdout).contains("shop: shadow"), "{told:?}");
@@ -86,7 +95,7 @@ fn a_full_disk_behind_what_is_kept_ends_nothing_and_is_told() {
 #[test]
 fn a_killed_supervisor_ends_nothing() {
     let world = World::new(13);
-    let daemon = world.command(INTENT, &[]);
+    let daemon = world.command(STRICT, &[]);
     let mut supervisor = Command::new("sh")
         .args(["-c", "\"$0\" \"$@\" 2>&1 | while read -r line; do :; done"])
         .arg(daemon.get_program())
@@ -120,7 +129,7 @@ fn a_supervisor_is_told_and_may_stop_to_listen() {
     let path = world.file("notify");
     let notify = UnixDatagram::bind(&path).unwrap();
     notify.set_read_timeout(Some(std::time::Duration::from_secs(40))).unwrap();
-    let mut command = world.command(INTENT, &[]);
+    let mut command = world.command(STRICT, &[]);
     let daemon = command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000").spawn();
     world.adopt(daemon.unwrap());
     let hear = || {
@@ -276,14 +285,60 @@ fn a_user_that_is_not_there_is_told() {
     let config = world.file("config");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, text.replace("daemon: {", "daemon: {user: tide-gate, ")).unwrap();
+    // As a unit with `User=` gives it.
+    std::os::unix::fs::chown(config.parent().unwrap(), Some(65_534), Some(65_534)).unwrap();
     world.adopt(command.stderr(std::fs::File::create(world.file("log")).unwrap()).spawn().unwrap());
     world.ready();
     wait_for("no capability is left", || {
         (said_of(world.daemon().id(), "CapEff").trim_start_matches('0').is_empty()).then_some(())
     });
     assert!(world.log().contains("no such user"), "{}", world.log());
+    let kept = format!("{} belongs to another user", config.parent().unwrap().display());
+    wait_for("nothing is kept", || world.status().contains(&kept).then_some(()));
     let checked =
         Command::new(env!("CARGO_BIN_EXE_tidegate")).args(["check", "-c"]).arg(&config).output();
     let said = String::from_utf8(checked.unwrap().stderr).unwrap();
     assert!(said.contains("daemon.user: found \"tide-gate\": no such user"), "{said}");
+}
+
+/// Whoever has lost the file of a daemon that was killed does not know where its pins are. (Nothing else that
+/// looks abandoned may be on the machine meanwhile: this program runs by itself.)
+#[test]
+fn what_a_killed_daemon_left_goes_without_its_file() {
+    let mut world = World::new(18);
+    world.run(&[]);
+    world.daemon().kill().unwrap();
+    world.daemon().wait().unwrap();
+    std::fs::remove_file(world.file("config")).unwrap();
+    let none = world.file("none");
+    let detach = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(["detach", "--pins"]).arg(&none).args(more).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let pins = world.file("bpf/tidegate");
+    let (hook, pins_shown) = (world.namespace().display().to_string(), pins.display().to_string());
+    let ours = |line: &str| line.contains(&hook) || line.contains(&pins_shown);
+    let look = || detach(&["--orphans", "--dry-run"]);
+    assert!(!look().lines().any(ours), "its lease holds");
+    // As if it had been killed long ago.
+    let version = pins.read_dir().unwrap().find_map(|entry| {
+        let path = entry.unwrap().path().join("tg_lease");
+        path.exists().then_some(path)
+    });
+    let long_ago = ["key", "0", "0", "0", "0", "value", "1", "0", "0", "0", "0", "0", "0", "0"];
+    let mut update = Command::new("bpftool");
+    update.args(["map", "update", "pinned"]).arg(version.unwrap()).args(long_ago);
+    assert!(update.status().unwrap().success());
+    let told = detach(&[]);
+    assert!(told.contains("`tidegate detach --orphans` takes them off"), "{told}");
+    let told = wait_for("nothing of others looks abandoned", || {
+        Some(look()).filter(|told| told.lines().all(ours))
+    });
+    let done = detach(&["--orphans"]);
+    assert_eq!(done, told.replace("would take off", "took off"));
+    assert_eq!(done.lines().filter(|line| line.contains(&hook)).count(), 2, "{done}");
+    assert!(!pins.exists(), "{done}");
+    assert!(detach(&["--orphans"]).contains("nothing of tidegate's was found"));
 }

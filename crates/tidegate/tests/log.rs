@@ -6,7 +6,7 @@
 mod common;
 
 use common::wait_for;
-use common::world::World;
+use common::world::{STRICT, World};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -30,13 +30,14 @@ fn assert_lives(world: &mut World) {
     provoke_lines(world);
     world.ready();
     world.assert_healthy_soon();
+    world.assert_protects();
     assert_eq!(world.daemon().try_wait().unwrap(), None, "it ended");
 }
 
 #[test]
 fn a_full_disk_behind_the_log_ends_nothing_and_is_told() {
     let mut world = World::new(0);
-    world.run_with(&[], OpenOptions::new().write(true).open("/dev/full").unwrap().into());
+    world.run_intent(STRICT, &[], OpenOptions::new().write(true).open("/dev/full").unwrap().into());
     world.ready();
     assert_lives(&mut world);
     wait_for("a warning", || world.status().contains("log: cannot be written").then_some(()));
@@ -45,7 +46,7 @@ fn a_full_disk_behind_the_log_ends_nothing_and_is_told() {
 #[test]
 fn a_reader_of_the_log_that_leaves_ends_nothing() {
     let mut world = World::new(1);
-    world.run_with(&[], Stdio::piped());
+    world.run_intent(STRICT, &[], Stdio::piped());
     // As `tidegate run 2>&1 | head -n 1` does.
     let mut log = BufReader::new(world.daemon().stderr.take().unwrap());
     let mut first = String::new();
@@ -62,7 +63,7 @@ fn a_reader_of_the_log_that_leaves_ends_nothing() {
 #[test]
 fn a_reader_of_the_log_that_stops_to_read_stops_nothing() {
     let mut world = World::new(2);
-    world.run_with(&[], Stdio::piped());
+    world.run_intent(STRICT, &[], Stdio::piped());
     let log = world.daemon().stderr.take().unwrap();
     rustix::pipe::fcntl_setpipe_size(&log, 4096).unwrap();
     world.ready();
@@ -121,7 +122,7 @@ fn a_log_for_people_has_priorities_in_the_journal() {
 fn a_log_at_its_largest_size_ends_nothing() {
     let mut world = World::new(3);
     let log = std::fs::File::create(world.file("log")).unwrap();
-    world.run_with(&[], log.into());
+    world.run_intent(STRICT, &[], log.into());
     world.ready();
     let pid = world.daemon().id().to_string();
     let limited = Command::new("prlimit").args(["--pid", &pid, "--fsize=1:1"]).status().unwrap();

@@ -4,7 +4,7 @@
 use super::{ip, wait_for};
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -16,6 +16,16 @@ const HTTP: &str = "127.0.0.1:9911";
 /// Interface and service where nothing else is said.
 const INTENT: &str = "interfaces: [{name: v0}]\n\
     services:\n  shop: {mode: enforce, listen: [\"*:8000\"]}\n";
+
+/// A service on the loopback of the namespace of which nearly every connection is refused, whatever else
+/// happens.
+pub(crate) const STRICT: &str = "interfaces: [{name: lo, attach: tcx}]\n\
+    services:\n  shop: {mode: enforce, listen: [\"*:8000\"], policy: {name: token_bucket, action: reject}, \
+    control: {name: fixed, rate: 1/s, burst: 1}}\n";
+/// The server of that service.
+const SHOP: &str = "127.0.0.1:8000";
+/// How many clients come at once to see that it refuses.
+const CLIENTS: usize = 20;
 
 /// A namespace with one end of a veth pair and a daemon; gone when it is dropped.
 pub(crate) struct World {
@@ -114,7 +124,8 @@ impl World {
         self.daemon = Some(daemon);
     }
 
-    /// It says that it lives, within a second: at one of three times, for others use the machine, too.
+    /// It says that it lives, at each of three times, and within a second at most of them: others use the
+    /// machine, too.
     pub(crate) fn assert_healthy_soon(&self) {
         let times = std::iter::repeat_with(|| {
             let begin = MonotonicClock.now();
@@ -122,7 +133,20 @@ impl World {
             (page.contains(" 200 "), MonotonicClock.now().since(begin))
         });
         let seen: Vec<_> = times.take(3).collect();
-        assert!(seen.iter().any(|(well, took)| *well && *took < Nanos::SECOND), "{seen:?}");
+        let soon = seen.iter().filter(|(_, took)| *took < Nanos::SECOND).count();
+        assert!(seen.iter().all(|(well, _)| *well) && soon >= 2, "{seen:?}");
+    }
+
+    /// A daemon of [`STRICT`] protects: of clients that come at once most are refused, by it and no one else.
+    pub(crate) fn assert_protects(&self) {
+        let come = || {
+            let _server = TcpListener::bind(SHOP)?;
+            let come = |_: &usize| TcpStream::connect(SHOP).is_err();
+            Ok((0..CLIENTS).filter(come).count())
+        };
+        let refused = in_namespace(Some(&self.namespace()), come).unwrap();
+        // A token a second: those that are there, and what comes while they are asked for.
+        assert!(refused >= CLIENTS / 2, "of {CLIENTS} only {refused} are refused");
     }
 
     /// Makes room for another daemon beside the one that runs.

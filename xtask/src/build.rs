@@ -5,7 +5,7 @@
 //! which the program names (`.gnu_debuglink`). Cargo's own split (`split-debuginfo`) leaves tables of lines in
 //! the program, and stripping by cargo loses them.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::path::Path;
 
 use crate::process;
@@ -18,6 +18,9 @@ const PRODUCT: &str = "tidegate";
 const LAB: &str = "tidegate-lab";
 /// [`LAB`], relative to the root.
 pub(crate) const LAB_PATH: &str = "target/release/tidegate-lab";
+/// The section that names the debug information, and the one that holds lines of the source.
+const LINK: &str = ".gnu_debuglink";
+const LINES: &str = ".debug_line";
 /// Where experiments and the demo write.
 pub(crate) const OUT: &str = "out";
 
@@ -33,7 +36,9 @@ pub(crate) fn run() -> Result<()> {
         "tidegate-lab-cli",
     ]))?;
     for name in [PRODUCT, LAB] {
-        split(&process::root().join(FOLDER), name)?;
+        let folder = process::root().join(FOLDER);
+        split(&folder, name)?;
+        is_split(&folder, name)?;
         println!("built: {FOLDER}/{name}");
     }
     Ok(())
@@ -51,6 +56,26 @@ fn split(folder: &Path, name: &str) -> Result<()> {
     objcopy(&["--strip-all", &format!("--add-gnu-debuglink={debug}"), name, &bare])?;
     // Not in place: the file is the one that cargo keeps below target/release/deps, and may be running.
     std::fs::rename(folder.join(&bare), folder.join(name)).with_context(|| bare.clone())
+}
+
+/// Whether the program names what debuggers read and has none of it, and the file beside it has the lines of
+/// its source: a profile without debug information would leave nothing to part.
+fn is_split(folder: &Path, name: &str) -> Result<()> {
+    let sections = |file: &str| {
+        let mut readelf = process::command("readelf");
+        let output = readelf.current_dir(folder).args(["-SW", file]).output();
+        let output = output.with_context(|| format!("reading {file}"))?;
+        ensure!(output.status.success(), "readelf {file}: {}", output.status);
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (bare, debug) = (sections(name)?, sections(&format!("{name}.debug"))?);
+    let parted = bare.contains(LINK) && !bare.contains(LINES) && !bare.contains(".symtab");
+    ensure!(parted, "{name} is not stripped, or does not name its debug information");
+    ensure!(
+        debug.contains(LINES),
+        "{name}.debug has no lines: see [profile.release] in Cargo.toml"
+    );
+    Ok(())
 }
 
 /// Removes what building and running left behind.
@@ -73,19 +98,36 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("tidegate-split-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a temporary folder");
         std::fs::write(folder.join("a.c"), "int main(void) { return 7; }\n").expect("writable");
-        let cc = Command::new("cc").current_dir(&folder).args(["-g", "a.c", "-o", "a"]).status();
-        assert!(cc.expect("cc runs").success());
-        split(&folder, "a").expect("parted");
-        let sections = |name: &str| {
-            let output = Command::new("readelf").current_dir(&folder).args(["-SW", name]).output();
-            String::from_utf8_lossy(&output.expect("readelf runs").stdout).into_owned()
+        let make = |debug: &str| {
+            let cc =
+                Command::new("cc").current_dir(&folder).args([debug, "a.c", "-o", "a"]).status();
+            assert!(cc.expect("cc runs").success());
         };
-        let (bare, debug) = (sections("a"), sections("a.debug"));
-        assert!(bare.contains(".gnu_debuglink") && !bare.contains(".debug_line"), "{bare}");
-        assert!(debug.contains(".debug_line"), "{debug}");
+        make("-g");
+        std::fs::copy(folder.join("a"), folder.join("a.debug")).expect("writable");
+        assert!(is_split(&folder, "a").is_err(), "nobody has stripped it");
+        make("-g0");
+        split(&folder, "a").expect("parted");
+        let why = is_split(&folder, "a").expect_err("there was nothing to part");
+        assert!(why.to_string().contains("no lines"), "{why}");
+        make("-g");
+        split(&folder, "a").expect("parted");
+        is_split(&folder, "a").expect("stripped, with what a debugger needs beside it");
         assert!(!folder.join("a.stripped").exists());
         let ran = Command::new(folder.join("a")).status().expect("it still runs");
         assert_eq!(ran.code(), Some(7));
         std::fs::remove_dir_all(&folder).expect("ours");
+    }
+
+    /// What `split` parts is there: cargo makes tables of lines, and strips nothing itself.
+    #[test]
+    fn the_release_profile_makes_what_is_parted() {
+        let manifest = include_str!("../../Cargo.toml");
+        let begin = manifest.find("\n[profile.release]\n").expect("a profile for releases");
+        let profile = manifest[begin + 2..].split("\n[").next().unwrap_or_default();
+        assert!(profile.lines().any(|line| line == "debug = \"line-tables-only\""), "{profile}");
+        for key in ["strip", "split-debuginfo"] {
+            assert!(!profile.lines().any(|line| line.starts_with(key)), "{profile}");
+        }
     }
 }

@@ -61,7 +61,7 @@ pub(crate) enum Role {
 
 impl Role {
     pub(crate) const ALL: [Self; 4] = [Self::Judge, Self::Watch, Self::Requests, Self::Answers];
-    /// Those of header rules.
+    /// Those of request rules.
     pub(crate) const OF_REQUESTS: [Self; 2] = [Self::Answers, Self::Requests];
 
     pub(crate) const fn side(self) -> Side {

@@ -19,7 +19,7 @@ fn requests() -> RequestsConfig {
 }
 
 #[test]
-fn hooks_of_header_rules_are_there_with_the_first_rule() {
+fn hooks_of_request_rules_are_there_with_the_first_rule() {
     let mut plane = TestPlane::load(&plan()).unwrap();
     let error = plane.run(TestHook::RequestIn, &[0; 60]).unwrap_err().to_string();
     assert!(error.contains("no service has request rules"), "{error}");

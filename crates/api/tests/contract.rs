@@ -304,7 +304,7 @@ fn an_unknown_client_and_a_protected_one_are_told_apart() {
 }
 
 #[test]
-fn header_rules_are_mentioned_with_the_limits_of_their_buckets() {
+fn request_rules_are_mentioned_with_the_limits_of_their_buckets() {
     let bucket = |name: &str, rate: Option<f64>, text: &str| BucketState {
         name: name.into(),
         resource: "cpu".into(),

@@ -453,7 +453,7 @@ fn the_fence_is_told_while_syn_policing_sleeps() {
     }
 }
 
-/// Header rules of the CPU, whose rate this law hardly moves in a second, and the paper's SYN policing.
+/// Request rules of the CPU, whose rate this law hardly moves in a second, and the paper's SYN policing.
 fn rules_and_syn() -> Dual {
     let bucket = BucketSpec { start: Some(Rate::per_second(1000.0)), ..spec(None) };
     coupled(vec![p(bucket)], Box::new(Syn::new(SynSpec::default())), Interaction::Released)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules and SYN policing on a server with two kinds of work: steps, noise, a capacity that
+//! Request rules and SYN policing on a server with two kinds of work: steps, noise, a capacity that
 //! halves. SYN policing refuses nothing while rules hold the load, wakes when they do not, sleeps
 //! again, and nothing swings.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules as people see them: counts of rules, what could not be evaluated and why, and the
+//! Request rules as people see them: counts of rules, what could not be evaluated and why, and the
 //! warnings that belong to it.
 
 use crate::plane::{Counters, RequestCounts};

@@ -263,7 +263,7 @@ pub struct ServiceState {
     pub limits: ServiceLimits,
     /// Totals since the dataplane's state was created, by class, verdict and reason.
     pub counts: Vec<VerdictCount>,
-    /// Its header rules; `None` where it has none.
+    /// Its request rules; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestsState>,
     /// What it had at the start of the process that ran before; `None`: it started afresh.
@@ -380,7 +380,7 @@ pub struct Bypassed {
     pub interface: String,
 }
 
-/// The header rules of one service.
+/// The request rules of one service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestsState {
     /// `shadow` or `enforce`.

@@ -5,14 +5,12 @@
 
 mod common;
 
-use common::Authority;
+use common::{Authority, id, wait_for};
 use rcgen::{KeyPair, PKCS_ED25519};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
-use tidegate_model::SpiffeId;
 use tidegate_model::remote::{Arrived, Notice, RemoteLimit, Restriction};
 use tidegate_peer::authority::{
     GrantBody, Kinds, Revocations, SignedGrant, SignedRevocations, SigningKey, VerifyingKey,
@@ -21,24 +19,7 @@ use tidegate_peer::tls::Files;
 use tidegate_peer::{DelegationFiles, Grant, Node, NodeConfig, OutgoingLimit, Target};
 use tidegate_units::{Clock, DayClock, MonotonicClock, Nanos, Rate};
 
-/// Longest wait for anything that shall happen: files are looked at every 5 s.
-const PATIENCE: Nanos = Nanos::from_secs(20);
 const SCOPE: &str = "192.0.2.5:80";
-
-fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let begin = MonotonicClock.now();
-    loop {
-        if let Some(value) = done() {
-            return value;
-        }
-        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn id(name: &str) -> SpiffeId {
-    format!("spiffe://example.org/{name}").parse().unwrap()
-}
 
 /// A router, a server that may limit it, and where their files are.
 struct World {

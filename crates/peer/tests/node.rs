@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::Authority;
+use common::{Authority, id, wait_for};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -12,7 +12,6 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_model::SpiffeId;
 use tidegate_model::remote::{Hits, RemoteLimit, Restriction};
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_model::snapshot::PeerState;
@@ -25,24 +24,6 @@ use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-
-/// Longest wait for anything that shall happen.
-const PATIENCE: Nanos = Nanos::from_secs(20);
-
-fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let begin = MonotonicClock.now();
-    loop {
-        if let Some(value) = done() {
-            return value;
-        }
-        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn id(name: &str) -> SpiffeId {
-    format!("spiffe://example.org/{name}").parse().unwrap()
-}
 
 fn free() -> SocketAddr {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()

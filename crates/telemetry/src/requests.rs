@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules as tables for people.
+//! Request rules as tables for people.
 
 use crate::table::{count, plain, rate, render_rows};
 use tidegate_model::RANKS;

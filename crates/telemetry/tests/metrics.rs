@@ -462,7 +462,7 @@ fn the_table_is_what_it_was() {
 }
 
 #[test]
-fn the_tables_of_header_rules_are_what_they_were() {
+fn the_tables_of_request_rules_are_what_they_were() {
     let snapshot = snapshot();
     let lines = unevaluated_lines(&snapshot).join("\n");
     let all = [buckets_table(&snapshot, None), rules_table(&snapshot), lines].join("\n");
@@ -472,7 +472,7 @@ fn the_tables_of_header_rules_are_what_they_were() {
 }
 
 #[test]
-fn without_header_rules_nothing_is_said_of_them() {
+fn without_request_rules_nothing_is_said_of_them() {
     let mut none = snapshot();
     none.services.iter_mut().for_each(|service| service.requests = None);
     assert_eq!((buckets_table(&none, None), rules_table(&none)), (String::new(), String::new()));

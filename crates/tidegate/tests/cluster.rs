@@ -10,7 +10,7 @@
 //!
 //! First b1 stops accepting: what goes to b1 is refused at the router, and nothing that goes to b2. Then
 //! the reports are cut, in two ways: limits age out, nothing becomes tighter, the service goes on.
-//! The same with header rules: the router answers 503 for the slow one, and no SYN is refused.
+//! The same with request rules: the router answers 503 for the slow one, and no SYN is refused.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 mod common;

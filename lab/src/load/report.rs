@@ -299,6 +299,19 @@ impl LoadReport {
         Self { started, shards, lag, cpu, void, streams, events: Vec::new() }
     }
 
+    /// That it may be judged, and everything that was scripted was done.
+    ///
+    /// # Errors
+    /// What keeps it from that.
+    pub fn sound(&self) -> Result<(), String> {
+        let failed = self.events.iter().filter_map(|event| {
+            let error = event.error.as_ref()?;
+            Some(format!("{} at {}: {error}", event.name, event.at))
+        });
+        let all: Vec<String> = self.void.iter().cloned().chain(failed).collect();
+        if all.is_empty() { Ok(()) } else { Err(all.join("; ")) }
+    }
+
     /// The largest share of one CPU that the generator took in a second.
     #[must_use]
     pub fn cpu_peak(&self) -> f64 {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The world of a web server with several bottlenecks: CPU, workers, listen queue, outgoing
-//! interface; requests of several kinds; in front of it SYN policing and header rules.
+//! interface; requests of several kinds; in front of it SYN policing and request rules.
 //!
 //! ```text
-//!   SYN ─► SYN policing ─► handshake ─► request ─► header rules ─► accept queue (limit)
+//!   SYN ─► SYN policing ─► handshake ─► request ─► request rules ─► accept queue (limit)
 //!                              ▲                                        │
 //!                              │ SYN-ACK                          worker (limit)
 //!          client ◄── interface (rate, queue) ◄── TCP ◄──────── CPU (shared)
 //! ```
 //!
-//! SYN policing is the foundation's gate, header rules are buckets of the shipped policy, both set
+//! SYN policing is the foundation's gate, request rules are buckets of the shipped policy, both set
 //! by a shipped controller that sees the signals of the kernel. A connection has one request. It is
 //! queued for a worker when its request is there (TCP_DEFER_ACCEPT, or the paper's khttpd), and the
 //! worker is held until the client has the whole answer.

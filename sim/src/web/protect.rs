@@ -20,14 +20,14 @@ pub struct PaperSpec {
     pub published: bool,
     /// SYN policing at the start, per second.
     pub syn_start: f64,
-    /// Header rules at the start, per second; `None`: no limit until their resource is at its
+    /// Request rules at the start, per second; `None`: no limit until their resource is at its
     /// reference.
     pub header_start: Option<f64>,
-    /// Least rate of a header rule, per second.
+    /// Least rate of a request rule, per second.
     pub minimum: f64,
     /// Bucket of SYN policing.
     pub burst_syn: u32,
-    /// Buckets of header rules.
+    /// Buckets of request rules.
     pub burst_header: u32,
     /// Reference of the CPU.
     pub cpu_reference: f64,

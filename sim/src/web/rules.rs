@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules as the kernel has them: the most special path wins; rank and bucket are the shipped
+//! Request rules as the kernel has them: the most special path wins; rank and bucket are the shipped
 //! chain's.
 
 use super::spec::RuleSpec;

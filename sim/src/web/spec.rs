@@ -169,7 +169,7 @@ impl Match {
     }
 }
 
-/// A header rule with a bucket of its own.
+/// A request rule with a bucket of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleSpec {
     /// For which requests.

@@ -78,7 +78,7 @@ fn a_saturated_server_has_the_known_capacities() {
 /// Where refusing dynamic requests is enough, no SYN is refused; far beyond, both refuse, and the
 /// server is better off than alone.
 #[test]
-fn header_rules_first_and_then_syn_policing() {
+fn request_rules_first_and_then_syn_policing() {
     let some = run(scenario(1.2 * 375.0, 90), Some(paper())).unwrap();
     assert_eq!(some.surge.refused_syn, 0);
     assert!(some.surge.refused_header > 500 && some.surge.mean_s() < 0.1);

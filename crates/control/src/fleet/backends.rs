@@ -54,7 +54,7 @@ impl Backends {
         }
     }
 
-    /// Whether header rules only count.
+    /// Whether request rules only count.
     pub fn rules_in_shadow(&mut self, on: bool) {
         self.rules_in_shadow = on;
         self.each.iter_mut().for_each(|each| each.dual.rules_in_shadow(on));

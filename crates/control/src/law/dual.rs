@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Dual admission control: header rules and SYN policing together (Voigt and Gunningberg, section
+//! Dual admission control: request rules and SYN policing together (Voigt and Gunningberg, section
 //! 2.2; docs/decisions/0007-dual-admission.md).
 //!
-//! SYN policing is blind: it cannot spare a session. So it sleeps for as long as header rules hold
+//! SYN policing is blind: it cannot spare a session. So it sleeps for as long as request rules hold
 //! the load. **Asleep** it sets no rate of its own and looks at no accept queue; all that is left is a fence
 //! at three times its guard, jobs that take longer than the objective whatever is refused now.
 //!
@@ -13,7 +13,7 @@
 //!     rules have something left: they are squeezed        stay at their minimum
 //! ```
 //!
-//! *It would refuse*: its controller ticks on, asleep or not, and is told what header rules refuse and
+//! *It would refuse*: its controller ticks on, asleep or not, and is told what request rules refuse and
 //! what it would have refused itself ([`Beside`]): a controller whose limits are not executed must not
 //! conclude that they are not needed. Its limits are below what comes.
 //! *Nothing left*: every bucket whose resource is pressed is at its minimum, or hardly more is asked
@@ -81,7 +81,7 @@ const FLOW_SECONDS: (f64, f64) = (0.3, 3.0);
 pub enum Interaction {
     /// Not at all.
     Published,
-    /// SYN policing sleeps while header rules suffice.
+    /// SYN policing sleeps while request rules suffice.
     Released,
 }
 
@@ -94,7 +94,7 @@ pub struct Cap {
     pub burst: u32,
 }
 
-/// Header rules and SYN policing of one service.
+/// Request rules and SYN policing of one service.
 pub struct Dual {
     buckets: Vec<Box<dyn BucketController>>,
     /// Says to the buckets how overloaded the service is.
@@ -207,7 +207,7 @@ impl Dual {
         Self { buckets, interaction, awake, ..self }
     }
 
-    /// Header rules are only counted although the service's refusals are executed: they hold
+    /// Request rules are only counted although the service's refusals are executed: they hold
     /// nothing, so SYN policing does not wait for them.
     pub fn rules_in_shadow(&mut self, on: bool) {
         self.rules_in_shadow = on;
@@ -251,7 +251,7 @@ impl Dual {
         self.cap.is_some_and(|cap| rate >= cap.rate)
     }
 
-    /// Whether, awake, header rules alone would hold all that comes now, as far as the SYN controller
+    /// Whether, awake, request rules alone would hold all that comes now, as far as the SYN controller
     /// cannot find that out by itself. Where it was not the CPU that was short when it woke (but a slow
     /// dependency, say), a CPU with room is no reason to sleep.
     fn room_for_all(&self, said: &Decision) -> bool {

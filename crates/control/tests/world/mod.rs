@@ -2,7 +2,7 @@
 //! A server with two kinds of work, in steps of a millisecond.
 //!
 //! ```text
-//!   SYN ─► SYN policing ─► header rule (CGI only) ─► accept queue ─► worker ─► CPU (shared) ─► answer
+//!   SYN ─► SYN policing ─► request rule (CGI only) ─► accept queue ─► worker ─► CPU (shared) ─► answer
 //! ```
 #![allow(dead_code, reason = "not every test looks at everything")]
 
@@ -47,7 +47,7 @@ impl Spec {
     }
 
     /// Requests per second, this share of them CGI, that it completes where `minimum` of the CGI
-    /// requests a second are admitted: what header rules can hold.
+    /// requests a second are admitted: what request rules can hold.
     pub(crate) fn held_by_rules(&self, cgi: f64, minimum: f64) -> f64 {
         (1.0 - minimum * self.cgi_s) / ((1.0 - cgi) * self.static_s)
     }

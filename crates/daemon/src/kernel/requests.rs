@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules: limits of buckets, and from the dataplane's numbers to names.
+//! Request rules: limits of buckets, and from the dataplane's numbers to names.
 
 use super::failed;
 use crate::plane::{PlaneError, RequestCounts};

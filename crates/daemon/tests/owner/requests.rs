@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Header rules in the owner's hands: limits of buckets, reloads, modes, warnings.
+//! Request rules in the owner's hands: limits of buckets, reloads, modes, warnings.
 
 use crate::world::*;
 use tidegate_api::protocol::Handover;

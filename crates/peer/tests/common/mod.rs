@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Certificates for tests.
+//! Certificates for tests, names, and patience.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: to panic is to fail")]
+#![allow(dead_code, reason = "no file of tests uses all of it")]
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -8,7 +9,30 @@ use rcgen::{
 };
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tidegate_model::SpiffeId;
 use tidegate_peer::tls::Files;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
+
+/// Longest wait for anything that shall happen: files are looked at every 5 s.
+const PATIENCE: Nanos = Nanos::from_secs(20);
+
+/// Waits until `done` gives something.
+pub(crate) fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let begin = MonotonicClock.now();
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+/// The identity of a host.
+pub(crate) fn id(name: &str) -> SpiffeId {
+    format!("spiffe://example.org/{name}").parse().unwrap()
+}
 
 /// An authority, and a folder for what it signs.
 pub(crate) struct Authority {

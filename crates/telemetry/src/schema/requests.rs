@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The metrics of header rules.
+//! The metrics of request rules.
 
 use super::{Bounds, Metric, Number, Sink, counter, gauge, histogram};
 use tidegate_model::RANKS;
@@ -14,7 +14,7 @@ const RULE: &[&str] = &["service", "rule", "name", "bucket"];
 const BUCKET: &[&str] = &["service", "bucket"];
 const BUCKET_RANK: &[&str] = &["service", "bucket", "rank"];
 
-/// Every metric of header rules, in the order in which they are exported.
+/// Every metric of request rules, in the order in which they are exported.
 pub(crate) const METRICS: &[Metric] = &[
     gauge(
         "requests_mode",

@@ -36,7 +36,7 @@ pub enum Unit {
     Static,
 }
 
-/// A header rule with a bucket of its own.
+/// A request rule with a bucket of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
@@ -69,19 +69,19 @@ pub struct Setting {
     /// Whether the paper's SYN controller is held for ever when its queue is empty, as printed;
     /// else it is the one that we ship.
     pub published_hold: bool,
-    /// Which header rules there are.
+    /// Which request rules there are.
     pub rules: Vec<Rule>,
     /// Bucket of SYN policing, in SYNs.
     pub burst_syn: u32,
-    /// Buckets of the header rules, in requests.
+    /// Buckets of the request rules, in requests.
     pub burst_header: u32,
     /// Reference of the CPU.
     pub cpu_reference: f64,
     /// The rate of SYN policing at the start, per second of the paper.
     pub syn_start: f64,
-    /// Rates of the header rules at the start, per second of the paper.
+    /// Rates of the request rules at the start, per second of the paper.
     pub header_start: f64,
-    /// Least rate of a header rule, per second of the paper.
+    /// Least rate of a request rule, per second of the paper.
     pub minimum: f64,
     /// Capacity of the paper's server with 20 % dynamic requests, per second.
     pub paper_capacity: f64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Controllers of request buckets: what header rules admit of the requests that use up one resource
+//! Controllers of request buckets: what request rules admit of the requests that use up one resource
 //! (dual admission control; Voigt and Gunningberg, section 2).
 //!
 //! One file a controller: [`PaperBucket`] (equations 1 and 2), [`FixedBucket`] (a rate set by hand),

@@ -69,7 +69,7 @@ impl Fits {
     }
 
     /// The share of the CPU, or of the thread that the server works in, that all who ask would need,
-    /// were they as the admitted are. Header rules admit no more of them than their minimum, which is scaled here with the rest: too much, to the
+    /// were they as the admitted are. Request rules admit no more of them than their minimum, which is scaled here with the rest: too much, to the
     /// safe side.
     pub(super) fn cpu(&self) -> Option<f64> {
         let cpu = self.window.sum(|seconds, tick| seconds * tick.cpu) / self.window.seconds();

@@ -20,7 +20,7 @@ const TRIES: u32 = 3;
 /// Said with every result of them.
 const AS_SHIPPED: &str = "the paper's controllers as we ship them, P and SYN policing: both raise a \
     rate that refuses while its resource is calm, where the printed ones hold it, and SYN policing \
-    sleeps while header rules suffice";
+    sleeps while request rules suffice";
 
 /// How to run.
 #[derive(Clone, Debug)]

@@ -19,9 +19,8 @@ use tidegate_control::{
     BucketController, Controller, Detector, Dual, HeldWorkers, Interaction, Measured, Misfire,
     Misfired, Mode, signals_fresh,
 };
-use tidegate_model::RANKS;
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
-use tidegate_model::signals::{Counts, Reading, Signals};
+use tidegate_model::signals::Signals;
 use tidegate_model::sources::SourceUse;
 use tidegate_sense::Sensed;
 use tidegate_units::Nanos;
@@ -74,8 +73,6 @@ pub(crate) struct Governor {
     keep_alive: KeepAlive,
     /// Whether what is refused does harm and no good.
     misfire: Misfire,
-    /// The same of what its request rules refuse.
-    rules_misfire: Misfire,
 }
 
 fn interaction(config: &ServiceConfig) -> Interaction {
@@ -101,7 +98,6 @@ impl Governor {
             holders: Holders::default(),
             keep_alive: KeepAlive::default(),
             misfire: Misfire::default(),
-            rules_misfire: Misfire::default(),
         }
     }
 
@@ -221,32 +217,12 @@ impl Governor {
         silent.into_iter().chain(idle).chain(limit).collect()
     }
 
-    /// Whether what is refused does harm and no good, and by what beside the service's own limits. What an
-    /// operator's own limit refuses is none of that.
+    /// Whether what is refused does harm and no good. What an operator's own limit refuses is none of that.
     pub(crate) fn misfires(
         &mut self,
         config: &ServiceConfig,
         signals: &Signals,
-    ) -> Option<(Misfired, &'static str)> {
-        let by_rules = self.rules_misfire(config, signals).map(|seen| (seen, " by request rules"));
-        self.own_misfires(config, signals).map(|seen| (seen, "")).or(by_rules)
-    }
-
-    /// Requests are counted apart from connections: who is refused by a rule had been admitted as one.
-    fn rules_misfire(&mut self, config: &ServiceConfig, signals: &Signals) -> Option<Misfired> {
-        if buckets_of(config).is_empty() {
-            return None;
-        }
-        let mut why = self.limits.why.clone();
-        for bucket in &self.limits.buckets {
-            why.shedding |= bucket.why.shedding;
-            why.alarmed.extend(&bucket.why.alarmed);
-        }
-        let seen = of_requests(config, &self.limits.buckets, signals);
-        self.rules_misfire.see(&seen, &why, !config.canary.is_all())
-    }
-
-    fn own_misfires(&mut self, config: &ServiceConfig, signals: &Signals) -> Option<Misfired> {
+    ) -> Option<Misfired> {
         let mut seen = signals.clone();
         if config.mode == tidegate_model::Mode::Shadow
             && let Some(counts) = &mut seen.balance.counts
@@ -319,32 +295,6 @@ impl Governor {
             self.limits.buckets = buckets;
         }
     }
-}
-
-/// What is sensed of a service, with the requests in its buckets in the place of its connections. Refused are
-/// those that no rate of an operator refused; which come again is not known.
-fn of_requests(config: &ServiceConfig, limits: &[BucketLimits], signals: &Signals) -> Signals {
-    let mode = config.requests.as_ref().map(|requests| requests.mode_within(config.mode));
-    let enforced = mode == Some(tidegate_model::Mode::Enforce);
-    let nothing = Reading::fresh(Counts::default());
-    let buckets = signals.buckets.iter().zip(buckets_of(config)).enumerate();
-    let sum = buckets.map(|(at, (seen, bucket))| {
-        let (counts, answered) = (seen.counts?, seen.first_byte?);
-        let by_hand = controllers::is_by_hand(bucket, limits.get(at));
-        let refused = if enforced && !by_hand { counts.value.refused } else { [0; RANKS] };
-        Some((counts.value.offered, refused, answered.value.count, counts.age.max(answered.age)))
-    });
-    let sum = sum.into_iter().try_fold(nothing, |mut sum, bucket| {
-        let (offered, refused, answered, age) = bucket?;
-        sum.value.offered += offered.iter().sum::<u64>();
-        sum.value.refused += refused.iter().sum::<u64>();
-        sum.value.completed += answered;
-        sum.age = sum.age.max(age);
-        Some(sum)
-    });
-    let mut seen = signals.clone();
-    seen.balance.counts = sum.filter(|_| !signals.buckets.is_empty());
-    seen
 }
 
 /// No limits, with the reason.

@@ -329,12 +329,12 @@ impl Owner {
             let asked = enforced && !by_hand && !remote.holds(index);
             found.extend(seen.filter(|_| asked).map(|seen| (config.name.clone(), seen)));
         }
-        for (service, (seen, by)) in found {
-            self.return_to_shadow(now, &service, (&seen, by));
+        for (service, seen) in found {
+            self.return_to_shadow(now, &service, &seen);
         }
     }
 
-    fn return_to_shadow(&mut self, now: Nanos, service: &str, (seen, rules): (&Misfired, &str)) {
+    fn return_to_shadow(&mut self, now: Nanos, service: &str, seen: &Misfired) {
         let file = self.overrides.modes.get(service).map(|set| set.file);
         let (mode, subject) = (Mode::Shadow, guarded(service));
         let before = match self.change_mode(service, (mode, Canary::ALL)) {
@@ -346,7 +346,7 @@ impl Owner {
         self.overrides.modes.insert(service.to_owned(), set);
         let Misfired { refused, done: (done, usual) } = seen;
         let text = format!(
-            "went back to shadow: {refused:.0}/s were refused{rules} while no more came than usual, the service was \
+            "went back to shadow: {refused:.0}/s were refused while no more came than usual, the service was \
              calm, and {done:.0}/s completed where {usual:.0}/s are usual; `tidegate mode {service} enforce` \
              enforces it all the same"
         );

@@ -47,14 +47,6 @@ pub(crate) fn is_fixed(config: &BucketConfig) -> bool {
     config.control.name == Name::Fixed
 }
 
-/// Whether what a bucket refuses at this limit is what an operator wants: a fixed rate, the limits of its
-/// policy, or the ceiling.
-pub(crate) fn is_by_hand(config: &BucketConfig, limits: Option<&BucketLimits>) -> bool {
-    let rate = limits.and_then(|limits| limits.rate);
-    let at = |ceiling| rate.is_none_or(|rate| rate >= ceiling);
-    is_fixed(config) || !config.takes_rate() || config.control.ceiling.is_some_and(at)
-}
-
 /// What the operator said of a bucket's rate; it needs no signals.
 pub(super) fn bounds(config: &BucketConfig) -> Bounds {
     let control = &config.control;

@@ -159,32 +159,6 @@ fn refusals_that_do_harm_and_no_good_end_in_shadow() {
     assert_eq!(mode(&world), Mode::Enforce, "also after a reload");
 }
 
-/// The same where request rules refuse what connections had been admitted for; not by a rate that an operator
-/// wrote, nor where the rules only count.
-#[test]
-fn refusals_of_request_rules_that_do_harm_end_in_shadow() {
-    let rules =
-        "    requests:\n      buckets: {a: {resource: cpu}}\n      rules: [{path: /, bucket: a}]\n";
-    let file = format!("{ONE}{rules}");
-    let fixed =
-        file.replace("{resource: cpu}", "{resource: cpu, control: {name: fixed, rate: 50}}");
-    let ceiling = file.replace("{resource: cpu}", "{resource: cpu, control: {ceiling: 10}}");
-    let counts = file.replace("    requests:\n", "    requests:\n      mode: shadow\n");
-    for (text, ends) in [(&file, true), (&fixed, false), (&ceiling, false), (&counts, false)] {
-        let mut world = World::new(text);
-        for (seconds, refused, answered, waiting) in [(30, 0, 10, 4), (10, 5, 5, 2)] {
-            let mut memory = world.memory.lock().unwrap();
-            memory.flow = Some((0, answered, waiting));
-            memory.asked = Some((refused, answered));
-            drop(memory);
-            (0..10 * seconds).for_each(|_| drop(world.tick(Some(10))));
-        }
-        let told = world.warns("shop: guard: went back to shadow");
-        assert_eq!((told, mode(&world) == Mode::Shadow), (ends, ends), "{text}");
-        assert!(!ends || world.warns("50/s were refused by request rules"), "{text}");
-    }
-}
-
 #[test]
 fn the_last_word_counts() {
     let mut world = World::new(ONE);
@@ -347,23 +321,5 @@ fn a_reload_that_ends_the_guards_word_ends_its_warning() {
         let (mut world, _) = misfired();
         world.owner.reload(&file(&dir, text), &registry(), &Ok).unwrap();
         assert_eq!(world.warns("shop: guard"), !ends, "{text}");
-    }
-}
-
-/// No command could end a warning about a service that is gone.
-#[test]
-fn what_the_guard_did_is_over_for_a_process_whose_file_has_no_use_for_it() {
-    let shadow = ONE.replace("mode: enforce", "mode: shadow");
-    let gone = ONE.replace("shop", "store");
-    for text in [&shadow, &gone] {
-        let (world, commands) = misfired();
-        let left = world.owner.handover();
-        let succeeded = World::with(text, Some(left), FakePlane::default());
-        drop(world);
-        for mut next in [succeeded, start(text, &commands)] {
-            next.tick(Some(5));
-            assert!(!next.warns("guard"), "{text}: {:?}", next.snapshot().warnings);
-            assert_eq!((shop(&next).2, next.owner.handover().guarded.len()), (None, 0), "{text}");
-        }
     }
 }

@@ -18,7 +18,7 @@ use tidegate_daemon::state::{Keeper, KeptCommands};
 use tidegate_daemon::{Makers, modes_of};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{
-    AcceptQueue, BucketCounts, BucketSignals, Counts, LinkUse, Reading, Signals, Times,
+    AcceptQueue, BucketCounts, BucketSignals, Counts, LinkUse, Reading, Signals,
 };
 use tidegate_model::snapshot::{Followed, InterfaceState, Sample, Snapshot, VerdictCount};
 use tidegate_model::sources::SourceUse;
@@ -81,8 +81,6 @@ pub(crate) struct Memory {
     pub(crate) at_kernel: bool,
     /// Refused and completed in a tick, and in flight; then ticks have a length.
     pub(crate) flow: Option<(u64, u64, u64)>,
-    /// Requests that are refused in the first bucket, and answered in each, in a tick.
-    pub(crate) asked: Option<(u64, u64)>,
     /// Canaries that were written.
     pub(crate) canaries: Vec<Canary>,
     /// Its verdicts.
@@ -312,14 +310,6 @@ impl Senses for FakeSenses {
             }
         }
         sensed.signals.buckets = self.offered.lock().unwrap().map(buckets).unwrap_or_default();
-        let asked = self.memory.lock().unwrap().asked;
-        let asked = asked.into_iter().flat_map(|first| [first, (0, first.1), (0, first.1)]);
-        for (bucket, (refused, count)) in sensed.signals.buckets.iter_mut().zip(asked) {
-            if let Some(counts) = &mut bucket.counts {
-                counts.value.refused = [0, refused, 0];
-            }
-            bucket.first_byte = Some(Reading::fresh(Times { count, ..Times::default() }));
-        }
         sensed.defer_accept = *self.defer_accept.lock().unwrap();
         vec![sensed; self.services]
     }

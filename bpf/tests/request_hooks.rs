@@ -14,7 +14,9 @@ use std::time::Duration;
 use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::tcx_programs;
 use tidegate_bpf::{BucketParams, Dataplane, Error, Hook, Plan};
-use tidegate_config::{Attach, InterfaceConfig, RequestsConfig, RuleAnswer, RuleConfig};
+use tidegate_config::{
+    Attach, InterfaceConfig, RequestsConfig, RuleAnswer, RuleConfig, ServiceConfig,
+};
 use tidegate_model::totals::Totals;
 use tidegate_policy::Action;
 use tidegate_units::Rate;
@@ -228,13 +230,17 @@ fn a_new_process_adopts_hooks_rules_and_limits() {
     second.heartbeat().unwrap();
     assert_eq!(second.followed().connections, 1);
     drop(second);
-    // Nobody followed what it said to the service that stood there before.
-    let mut renamed = plan.clone();
+    // Its index goes to a service without rules; those of another one keep the hooks where they are.
+    let mut renamed = without(&plan);
     renamed.config.services[0].name = "store".into();
+    let beside = ServiceConfig { requests: rules(&["/"]), ..plans::service("beside", &["*:81"]) };
+    renamed.config.services.push(beside);
     let mut other = Dataplane::start(&renamed).unwrap();
     other.heartbeat().unwrap();
     assert_eq!(other.followed().connections, 0, "the index has changed hands");
     echo.works();
+    drop(other);
+    let mut other = Dataplane::start(&plan).unwrap();
     let mut echo = Echo::new(&net);
     follows(&mut other, 1);
     drop(other);

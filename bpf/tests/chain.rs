@@ -89,7 +89,7 @@ fn a_hook_that_is_taken_over_stays_first_and_one_that_is_not_first_becomes_it() 
     first.set_limits(&[one_token(Action::Reject)], &[], 7).unwrap();
     let behind = foreign(&net, ForeignVerdict::Pass, false);
     drop(first);
-    let second = Dataplane::start(&plan).unwrap();
+    let mut second = Dataplane::start(&plan).unwrap();
     assert_eq!(chains(&net)[0], ["tg_ingress", "stranger"], "as it was");
     drop(behind);
 

@@ -129,6 +129,10 @@ impl Owner {
         self.remote.follow(&config);
         self.record.follow(&config, now);
         self.requests.begin_anew();
+        // In the order of the configuration before: shown again when they are read again.
+        self.sensed.clear();
+        self.counts.services.clear();
+        self.counted = None;
         self.warn_of_what_waits(&config);
         self.intent.config = config;
         let before = std::mem::replace(&mut self.overrides, overrides);

@@ -116,8 +116,8 @@ pub struct Owner {
     in_force: InForce,
     /// When the dataplane is made to follow the configuration again; `None`: it does.
     astray: Option<Nanos>,
-    counted: Option<Nanos>,
-    counts: Counted,
+    pub(crate) counted: Option<Nanos>,
+    pub(crate) counts: Counted,
     /// When the table of sources was read.
     looked: Option<Nanos>,
     inherited_until: Option<Nanos>,

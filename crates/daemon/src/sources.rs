@@ -15,8 +15,14 @@ pub(crate) fn all(config: &Config) -> Vec<ServiceSource> {
         cpus: service.process.cpus.clone(),
         needs_interface: needs_interface(service),
         exempt: exempt.clone(),
+        buckets: buckets(service),
     };
     config.services.iter().map(source).collect()
+}
+
+fn buckets(service: &ServiceConfig) -> Vec<String> {
+    let buckets = service.requests.iter().flat_map(|requests| &requests.buckets);
+    buckets.map(|bucket| bucket.name.clone()).collect()
 }
 
 /// Whether something is decided by the queue of the interfaces.

@@ -60,6 +60,14 @@ impl Passive {
         Ok((time, balance))
     }
 
+    /// Their places are others' now: the next look begins anew with them.
+    pub(crate) fn forget_buckets(&mut self) {
+        self.buckets.clear();
+        if let Some(last) = &mut self.last {
+            last.buckets.clear();
+        }
+    }
+
     /// Where answers are not seen, only what arrived and what was judged is known: no family Time,
     /// and nothing completed that could be told.
     fn unanswered(

@@ -60,6 +60,15 @@ pub struct ServiceSource {
     pub needs_interface: bool,
     /// Sources whose SYNs no service counts.
     pub exempt: Vec<IpNet>,
+    /// The names of its request buckets, in the order in which they are counted.
+    pub buckets: Vec<String>,
+}
+
+impl ServiceSource {
+    /// Whether it is sensed where another one is.
+    fn is_where(&self, other: &Self) -> bool {
+        *self == Self { buckets: self.buckets.clone(), ..other.clone() }
+    }
 }
 
 /// A source that could not be read in this tick.
@@ -164,12 +173,15 @@ impl Sense {
         let mut old: Vec<(usize, Service)> =
             std::mem::take(&mut self.services).into_iter().enumerate().collect();
         let kept = |(now, source): (usize, ServiceSource)| {
-            let place = old.iter().position(|(_, service)| service.source == source);
+            let place = old.iter().position(|(_, service)| service.source.is_where(&source));
             let Some(place) = place else { return Service::new(source) };
             let (then, mut service) = old.swap_remove(place);
             if then != now {
                 service.passive = Passive::default();
+            } else if service.source.buckets != source.buckets {
+                service.passive.forget_buckets();
             }
+            service.source = source;
             service
         };
         self.services = services.into_iter().enumerate().map(kept).collect();
@@ -305,6 +317,8 @@ mod tests {
     use crate::listeners::Listener;
     use std::fs;
     use std::os::unix::fs::MetadataExt;
+    use tidegate_model::signals::BucketSignals;
+    use tidegate_model::totals::BucketTotals;
     use tidegate_units::Share;
 
     struct Nothing;
@@ -411,6 +425,42 @@ mod tests {
         let sensed = sense.tick(Nanos::from_millis(200), &Nothing);
         assert!(!knows_its_place(&sensed), "a new one");
         assert!(knows_its_place(&sensed[1..]), "{:?}", sensed[1].troubles);
+    }
+
+    /// Two buckets, of which the first has counted more.
+    struct Buckets(u64, u64);
+
+    impl Totals for Buckets {
+        fn totals(&self, _: usize) -> io::Result<ServiceTotals> {
+            let bucket = |new| BucketTotals { offered: [0, new, 0], ..BucketTotals::default() };
+            let buckets = vec![bucket(self.0), bucket(self.1)];
+            Ok(ServiceTotals { buckets, ..ServiceTotals::default() })
+        }
+    }
+
+    /// A reload gives two buckets each other's place: their counts are compared with nobody else's.
+    #[test]
+    fn buckets_that_change_places_are_not_compared_with_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sense = sense(dir.path());
+        let source = |names: [&str; 2]| ServiceSource {
+            listen: vec!["*:80".parse().unwrap()],
+            buckets: names.map(String::from).to_vec(),
+            ..ServiceSource::default()
+        };
+        sense.reconfigure(vec![source(["a", "b"])]);
+        let came = |now, totals: &Buckets, sense: &mut Sense| {
+            let sensed = sense.tick(Nanos::from_millis(now), totals);
+            let counts = |bucket: &BucketSignals| Some(bucket.counts?.value.offered[1]);
+            sensed[0].signals.buckets.iter().map(counts).collect::<Vec<_>>()
+        };
+        assert_eq!(came(100, &Buckets(1000, 10), &mut sense), [None, None]);
+        assert_eq!(came(200, &Buckets(1007, 12), &mut sense), [Some(7), Some(2)]);
+        sense.reconfigure(vec![source(["b", "a"])]);
+        assert_eq!(came(300, &Buckets(13, 1009), &mut sense), [None, None]);
+        assert_eq!(came(400, &Buckets(16, 1010), &mut sense), [Some(3), Some(1)]);
+        sense.reconfigure(vec![source(["b", "a"])]);
+        assert_eq!(came(500, &Buckets(17, 1012), &mut sense), [Some(1), Some(2)], "as before");
     }
 
     #[test]

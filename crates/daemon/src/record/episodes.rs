@@ -19,7 +19,7 @@ const ADMIT: &str = "admit";
 pub(crate) struct Accounts<'a> {
     figures: Figures,
     totals: Option<&'a ServiceTotals>,
-    /// The place of the bucket; `None`: the service itself.
+    /// The place of the bucket in the configuration in force; `None`: the service itself.
     bucket: Option<usize>,
     pub(crate) verdicts: &'a [VerdictCount],
 }
@@ -59,6 +59,14 @@ impl<'a> Accounts<'a> {
             ..Figures::default()
         };
         Self { figures, totals: sensed.totals.as_ref(), bucket: Some(place), verdicts: &[] }
+    }
+
+    /// What the totals say of the subject.
+    fn count(&self, totals: &ServiceTotals) -> Option<Count> {
+        match self.bucket {
+            None => Some(Count::Service(Box::new(totals.clone()))),
+            Some(place) => Some(Count::Bucket(Box::new(totals.buckets.get(place)?.clone()))),
+        }
     }
 
     /// The event of a begin; `lately`: what came and was refused in about a second.
@@ -121,22 +129,28 @@ pub(crate) enum Cut {
     Removed,
 }
 
+/// What was counted of one subject. Of a bucket nothing else: a reload may give it another place.
+#[derive(Clone, Debug)]
+enum Count {
+    Service(Box<ServiceTotals>),
+    Bucket(Box<BucketTotals>),
+}
+
 /// What was counted when an episode began, and in the last tick in which it was on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Baseline {
-    bucket: Option<usize>,
-    before: Option<ServiceTotals>,
-    last: Option<ServiceTotals>,
+    before: Option<Count>,
+    last: Option<Count>,
     verdicts: Vec<VerdictCount>,
     last_verdicts: Vec<VerdictCount>,
 }
 
 impl Baseline {
-    /// `before`: the totals of the tick before, in which nothing was shed yet.
+    /// `before`: the totals of the tick before, in which nothing was shed yet, in the order of the
+    /// configuration in force.
     pub(crate) fn new(before: Option<&ServiceTotals>, accounts: &Accounts<'_>) -> Self {
         Self {
-            bucket: accounts.bucket,
-            before: before.or(accounts.totals).cloned(),
+            before: before.or(accounts.totals).and_then(|totals| accounts.count(totals)),
             verdicts: accounts.verdicts.to_vec(),
             ..Self::default()
         }
@@ -144,8 +158,8 @@ impl Baseline {
 
     /// The episode is on.
     pub(crate) fn keep(&mut self, accounts: &Accounts<'_>) {
-        if let Some(totals) = accounts.totals {
-            self.last = Some(totals.clone());
+        if let Some(count) = accounts.totals.and_then(|totals| accounts.count(totals)) {
+            self.last = Some(count);
         }
         self.last_verdicts = accounts.verdicts.to_vec();
     }
@@ -179,27 +193,27 @@ impl Baseline {
     }
 
     fn outcome(&self) -> Outcome {
-        let (Some(before), Some(last)) = (&self.before, &self.last) else {
-            return Outcome::default();
-        };
-        if let Some(place) = self.bucket {
-            let nothing = BucketTotals::default();
-            let before = before.buckets.get(place).unwrap_or(&nothing);
-            return last
-                .buckets
-                .get(place)
-                .map_or_else(Outcome::default, |last| of_bucket(last, before));
+        match (&self.before, &self.last) {
+            (Some(Count::Service(before)), Some(Count::Service(last))) => {
+                let refused_by = refused_by(&self.last_verdicts, &self.verdicts);
+                Outcome { refused_by, ..of_service(last, before) }
+            }
+            (Some(Count::Bucket(before)), Some(Count::Bucket(last))) => of_bucket(last, before),
+            _ => Outcome::default(),
         }
-        let times = last.first_byte.since(&before.first_byte);
-        Outcome {
-            offered: last.offered.saturating_sub(before.offered),
-            admitted: last.admitted.saturating_sub(before.admitted),
-            refused: last.refused.saturating_sub(before.refused),
-            refused_by: refused_by(&self.last_verdicts, &self.verdicts),
-            completed: times.count + last.unknown.saturating_sub(before.unknown),
-            p50: quantile(&times, 0.5),
-            p99: quantile(&times, 0.99),
-        }
+    }
+}
+
+fn of_service(last: &ServiceTotals, before: &ServiceTotals) -> Outcome {
+    let times = last.first_byte.since(&before.first_byte);
+    Outcome {
+        offered: last.offered.saturating_sub(before.offered),
+        admitted: last.admitted.saturating_sub(before.admitted),
+        refused: last.refused.saturating_sub(before.refused),
+        refused_by: Vec::new(),
+        completed: times.count + last.unknown.saturating_sub(before.unknown),
+        p50: quantile(&times, 0.5),
+        p99: quantile(&times, 0.99),
     }
 }
 

@@ -78,8 +78,10 @@ pub(crate) struct Seen<'a> {
 pub(crate) struct Record {
     books: Books,
     meters: BTreeMap<Subject, Meter>,
-    /// As they were last read, by name of the service.
+    /// As they were last read, by name of the service; buckets in the order of `order`.
     totals: BTreeMap<String, ServiceTotals>,
+    /// The names of the buckets of each service, in the order of the configuration in force.
+    order: BTreeMap<String, Vec<String>>,
     /// What was counted when the episodes that are on began.
     open: BTreeMap<Subject, Baseline>,
     history: History,
@@ -127,6 +129,7 @@ impl Record {
             books,
             meters: BTreeMap::new(),
             totals: BTreeMap::new(),
+            order: BTreeMap::new(),
             open: BTreeMap::new(),
             history,
             file,
@@ -334,9 +337,30 @@ impl Record {
         self.ledger.follow(config);
     }
 
+        self.order.retain(|name, _| has(&(name.clone(), None)));
+        self.reorder(config);
     /// What a service, or one of its buckets, went through.
     pub(crate) fn sums(&self, service: &str, bucket: Option<&str>) -> Sums {
         let subject = (service.to_owned(), bucket.map(str::to_owned));
+    /// Gives the buckets the places that they have in another configuration: the dataplane counts on for
+    /// a bucket that moves, and what is compared or shown until the next tick is the bucket's own.
+    fn reorder(&mut self, config: &Config) {
+        for service in &config.services {
+            let buckets = service.requests.iter().flat_map(|requests| &requests.buckets);
+            let names: Vec<String> = buckets.map(|bucket| bucket.name.clone()).collect();
+            let before = self.order.insert(service.name.clone(), names.clone());
+            let (Some(before), Some(totals)) = (before, self.totals.get_mut(&service.name)) else {
+                continue;
+            };
+            let old = std::mem::take(&mut totals.buckets);
+            let of = |name: &String| {
+                let place = before.iter().position(|was| was == name);
+                place.and_then(|place| old.get(place)).cloned().unwrap_or_default()
+            };
+            totals.buckets = names.iter().map(of).collect();
+        }
+    }
+
         self.meters.get(&subject).map(|meter| meter.sums().clone()).unwrap_or_default()
     }
 

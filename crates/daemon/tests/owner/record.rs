@@ -13,7 +13,7 @@ use tidegate_model::Mode;
 use tidegate_model::limits::Cause;
 use tidegate_model::record::{By, Event, What};
 use tidegate_model::snapshot::VerdictCount;
-use tidegate_model::totals::ServiceTotals;
+use tidegate_model::totals::{BucketTotals, ServiceTotals};
 use tidegate_units::{Clock, ManualClock, Nanos};
 
 /// A file that is written by another thread.
@@ -60,6 +60,15 @@ fn process(file: &File, clock: &Arc<ManualClock>, boot: &str, day: Nanos) -> Wor
 }
 
 fn process_at(file: &File, clock: &Arc<ManualClock>, boot: &str, day: Day) -> World {
+    process_of(ONE, file, clock, (boot, day))
+}
+
+fn process_of(
+    config: &str,
+    file: &File,
+    clock: &Arc<ManualClock>,
+    (boot, day): (&str, Day),
+) -> World {
     let at_day = Arc::new(day);
     let books = Books {
         machine: String::new(),
@@ -70,7 +79,7 @@ fn process_at(file: &File, clock: &Arc<ManualClock>, boot: &str, day: Day) -> Wo
         day: at_day,
     };
     let mut world =
-        World::with_books(ONE, None, FakePlane::default(), (Arc::clone(clock), None, books));
+        World::with_books(config, None, FakePlane::default(), (Arc::clone(clock), None, books));
     world.memory.lock().unwrap().totals = Some(ServiceTotals::default());
     world.owner.join_peers();
     world
@@ -410,4 +419,72 @@ fn a_service_that_a_reload_removes_ends_its_episode() {
     assert_eq!((ended.lasted, ended.outcome.refused), (Nanos::from_secs(5), 30_000));
     let words = What::SheddingEnded(ended.clone()).sentence();
     assert!(words.contains("the configuration has it no more, after 5.00 s: "), "{words}");
+}
+
+const TWO_BUCKETS: &str = "
+interfaces: [{name: lo}]
+services:
+  shop:
+    mode: enforce
+    listen: ['*:80']
+    requests:
+      buckets: {a: {resource: cpu}, b: {resource: bandwidth}}
+      rules: [{path: /a, bucket: a}, {path: /b, bucket: b}]
+";
+
+/// A reload gives two buckets each other's place in the middle of an overload. The dataplane counts on for
+/// each, and so does the record.
+#[test]
+fn buckets_that_change_places_keep_their_figures() {
+    let (file, clock) = (File::default(), Arc::new(ManualClock::default()));
+    clock.advance(Nanos::from_secs(1000));
+    let later = Arc::new(Mutex::new(Nanos::from_secs(5000)));
+    let mut world = process_of(TWO_BUCKETS, &file, &clock, ("boot", Day(clock.clone(), later)));
+    // Of a many come and half are refused, of b few come.
+    let (mut a, mut b) = (BucketTotals::default(), BucketTotals::default());
+    b.offered[1] = 1_000_000;
+    let mut go = |world: &mut World, swapped: bool, (ticks, refused): (u32, u64)| {
+        for _ in 0..ticks {
+            a.offered[1] += 100;
+            a.refused[1] += refused;
+            b.offered[1] += 1;
+            let (mut buckets, mut each) = (vec![a.clone(), b.clone()], vec![refused, 0]);
+            if swapped {
+                buckets.reverse();
+                each.reverse();
+            }
+            let mut memory = world.memory.lock().unwrap();
+            memory.totals.get_or_insert_default().buckets = buckets;
+            memory.bucket_refused = each;
+            drop(memory);
+            world.tick(Some(100));
+        }
+    };
+    go(&mut world, false, (20, 0));
+    go(&mut world, false, (30, 50));
+    let dir = tempfile::tempdir().unwrap();
+    let swapped = TWO_BUCKETS.replace(
+        "{a: {resource: cpu}, b: {resource: bandwidth}}",
+        "{b: {resource: bandwidth}, a: {resource: cpu}}",
+    );
+    world.owner.reload(&crate::world::file(&dir, &swapped), &registry(), &Ok).unwrap();
+    // Before anything is read again, each name has its own counts.
+    let shown = world.snapshot().services[0].clone();
+    let names = shown.requests.unwrap().buckets.into_iter().map(|bucket| bucket.name);
+    let offered = shown.totals.unwrap().buckets.into_iter().map(|bucket| bucket.offered[1]);
+    let shown_as: Vec<(String, u64)> = names.zip(offered).take(2).collect();
+    assert_eq!(shown_as, [("b".into(), 1_000_050), ("a".into(), 5_000)]);
+    assert!(shown.signals.buckets.is_empty(), "sensed in the order of before");
+    go(&mut world, true, (30, 50));
+    go(&mut world, true, (60, 0));
+    let told = events(&world);
+    let ended = told.iter().filter_map(|event| match &event.what {
+        What::SheddingEnded(ended) => Some(ended),
+        _ => None,
+    });
+    let ended: Vec<_> = ended.collect();
+    let [ended] = ended[..] else { panic!("{told:?}") };
+    let outcome = &ended.outcome;
+    assert_eq!(ended.episode.bucket.as_deref(), Some("a"));
+    assert_eq!((outcome.offered, outcome.refused), (6_000, 3_000), "{outcome:?}");
 }

@@ -85,6 +85,8 @@ pub(crate) struct Memory {
     pub(crate) canaries: Vec<Canary>,
     /// Its verdicts.
     pub(crate) verdicts: Vec<VerdictCount>,
+    /// So many requests are refused in each tick, by place of the bucket.
+    pub(crate) bucket_refused: Vec<u64>,
 }
 
 #[derive(Clone, Default)]
@@ -310,6 +312,12 @@ impl Senses for FakeSenses {
             }
         }
         sensed.signals.buckets = self.offered.lock().unwrap().map(buckets).unwrap_or_default();
+        let refused = self.memory.lock().unwrap().bucket_refused.clone();
+        for (bucket, refused) in sensed.signals.buckets.iter_mut().zip(refused) {
+            if let Some(counts) = &mut bucket.counts {
+                counts.value.refused[1] = refused;
+            }
+        }
         sensed.defer_accept = *self.defer_accept.lock().unwrap();
         vec![sensed; self.services]
     }

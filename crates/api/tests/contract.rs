@@ -12,7 +12,7 @@ use tidegate_api::protocol::{
 use tidegate_config::{Config, Registry, parse};
 use tidegate_model::Mode;
 use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
-use tidegate_model::record::{Ended, Episode, Event, Moment, Outcome, What};
+use tidegate_model::record::{Ended, Episode, Event, Levels, Moment, Outcome, Sums, What};
 use tidegate_model::signals::Family;
 use tidegate_model::snapshot::{
     BucketState, Bypassed, InterfaceState, Lately, RefusedLately, RequestsState, RuleState, Sample,
@@ -364,6 +364,24 @@ fn a_histogram_is_written_without_its_empty_buckets() {
     assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), some);
     let beyond = text.replace("[[", "[[999,1],[");
     assert!(serde_json::from_str::<Histogram>(&beyond).is_err());
+}
+
+/// Sums of levels are plain numbers, and what a daemon of before did not sum is not known.
+#[test]
+fn sums_of_levels_are_numbers_and_may_be_missing() {
+    let levels = Levels { cpu: Some(1.5), limit_rate: Some(80.0), ..Levels::default() };
+    let known = Levels { limit_rate: Some(2.0), ..Levels::default() };
+    let written = serde_json::to_value(Sums { levels, known, ..Sums::default() }).unwrap();
+    assert_eq!(written["levels"]["cpu"], 1.5);
+    assert_eq!(
+        (&written["levels"]["limit_rate"], &written["known"]["limit_rate"]),
+        (&80.0.into(), &2.0.into())
+    );
+    let before = r#"{"shedding":[],"episodes":2,"began":null,"ended":null,"alarmed":[0,0,0,0],
+        "levels":{"cpu":1.5,"busiest_thread":null,"waiting":null,"accept_queue":null,"sent":null}}"#;
+    let read: Sums = serde_json::from_str(before).unwrap();
+    let levels = Levels { cpu: Some(1.5), ..Levels::default() };
+    assert_eq!(read, Sums { episodes: 2, levels, ..Sums::default() });
 }
 
 #[test]

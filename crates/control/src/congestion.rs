@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use tidegate_model::signals::LinkUse;
-use tidegate_model::snapshot::LinkState;
+use tidegate_model::snapshot::{LinkState, LinkSums};
 use tidegate_policy::{Congestion, CongestionSpec, LinkTick};
 use tidegate_units::{Nanos, Share};
 
@@ -66,6 +66,7 @@ pub struct LinkWatch {
     since: Option<Nanos>,
     /// Since when nothing is known of it.
     blind: Option<Nanos>,
+    sums: LinkSums,
 }
 
 /// What a tick changed.
@@ -80,7 +81,8 @@ pub enum Turn {
 impl Default for LinkWatch {
     fn default() -> Self {
         let (congestion, lately) = (Congestion::new(&spec()), VecDeque::new());
-        Self { congestion, before: None, lately, since: None, blind: None }
+        let sums = LinkSums::default();
+        Self { congestion, before: None, lately, since: None, blind: None, sums }
     }
 }
 
@@ -105,6 +107,7 @@ impl LinkWatch {
         self.congestion.look((filled * FULL) as usize, Share::new(weight));
         let was = self.congestion.is_congested();
         let is = self.congestion.tick(&self.last_second());
+        self.sum_up(&link);
         match (was, is) {
             (false, true) => {
                 self.since = Some(now);
@@ -128,6 +131,18 @@ impl LinkWatch {
         let was = self.is_congested();
         self.congestion.unknown();
         was.then(|| self.ended(now))
+    }
+
+    fn sum_up(&mut self, link: &LinkTick) {
+        self.sums.sent = self.sums.sent.saturating_add(link.sent_bytes);
+        if self.congestion.is_congested() {
+            self.sums.congested += link.elapsed;
+        }
+        for (sum, is) in self.sums.signs.iter_mut().zip(self.congestion.signs()) {
+            if is {
+                *sum += link.elapsed;
+            }
+        }
     }
 
     fn blind(&mut self, now: Nanos) -> Option<Turn> {
@@ -202,6 +217,7 @@ impl LinkWatch {
             capacity: seen.and_then(|seen| seen.capacity),
             dropped: (sum.packets > 0).then(|| f64::from(sum.dropped) / f64::from(sum.packets)),
             filled: seen.and_then(|seen| seen.queue).map(|q| q.length / q.limit.max(1.0)),
+            sums: self.sums,
             problem: String::new(),
         }
     }
@@ -296,6 +312,14 @@ mod tests {
             assert_eq!(link.watch.signs(), [sign]);
             let state = link.watch.state(link.now);
             assert!(state.congested && state.episodes == 1 && state.lasts.is_some(), "{state:?}");
+            assert_eq!(state.sums.sent, 20 * 1000 * u64::from(sent), "all bytes of 20 ticks");
+            let signs = ["queue", "drops", "rate"].into_iter().zip(state.sums.signs);
+            let seen: Vec<&str> =
+                signs.filter(|(_, time)| time.0 > 0).map(|(name, _)| name).collect();
+            assert_eq!(seen, [sign], "how long it was there");
+            let (began, now) = (link.watch.since.unwrap(), link.now);
+            // The tick that ends with the begin counts, too.
+            assert_eq!(state.sums.congested, now.since(began) + link.tick, "{state:?}");
             let sent = f64::from(sent) * 10_000.0;
             assert!((state.sent.unwrap() - sent).abs() < 1.0, "{state:?}");
         }

@@ -8,11 +8,18 @@ use tidegate_config::{Config, SystemFault};
 use tidegate_model::snapshot::GatewaysState;
 use tidegate_units::Nanos;
 
+/// A longer tick is a gap.
+const SPAN_MAX: Nanos = Nanos::from_secs(3);
+
 /// What was told already.
 #[derive(Debug, Default)]
 pub(crate) struct GatewayWatch {
     /// Handshakes that have failed, by gateway.
     failed: BTreeMap<String, u64>,
+    /// When it looked last, and the connections and the queue of each proxy, summed over time in
+    /// milliseconds, by gateway.
+    looked: Option<Nanos>,
+    sums: BTreeMap<String, (u64, u64)>,
     /// Whether each service was limited at the gate in the last tick, by name.
     at_gate: BTreeMap<String, bool>,
 }
@@ -51,6 +58,7 @@ impl GatewayWatch {
         (config, state): (&Config, GatewaysState),
         warnings: &mut Warnings,
     ) {
+        self.sum_up(now, &state);
         let mut failed = BTreeMap::new();
         for gateway in state.gateways {
             let subject = format!("gateway {}", gateway.name);
@@ -73,6 +81,29 @@ impl GatewayWatch {
         for (subject, fault) in open(config) {
             warnings.raise(now, &subject, fault.to_string());
         }
+    }
+
+    /// What each proxy holds, times the time since the last look. After a gap nobody knows what was so.
+    fn sum_up(&mut self, now: Nanos, state: &GatewaysState) {
+        let span = self.looked.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
+        let ms = if span <= SPAN_MAX { span.0 / 1_000_000 } else { 0 };
+        self.sums.retain(|name, _| state.gateways.iter().any(|gateway| gateway.name == *name));
+        for gateway in &state.gateways {
+            let Some(proxy) = &gateway.proxy else { continue };
+            let (connections, waiting) = self.sums.entry(gateway.name.clone()).or_default();
+            *connections = connections.saturating_add(proxy.connections.saturating_mul(ms));
+            *waiting = waiting.saturating_add(proxy.waiting.saturating_mul(ms));
+        }
+    }
+
+    /// The state with these sums.
+    pub(crate) fn summed(&self, mut state: Option<GatewaysState>) -> Option<GatewaysState> {
+        for gateway in state.iter_mut().flat_map(|state| &mut state.gateways) {
+            if let (Some(proxy), Some(sums)) = (&mut gateway.proxy, self.sums.get(&gateway.name)) {
+                (proxy.connections_ms, proxy.waiting_ms) = *sums;
+            }
+        }
+        state
     }
 }
 
@@ -101,7 +132,7 @@ mod tests {
     use super::*;
     use crate::controllers;
     use tidegate_config::{Registry, parse};
-    use tidegate_model::snapshot::{GatewayState, TlsCounts};
+    use tidegate_model::snapshot::{GatewayState, ProxyCounts, TlsCounts};
 
     const CONFIG: &str = "interfaces: [{name: lo}]
 services:
@@ -147,5 +178,26 @@ gateways:
         assert!(told.contains(refused), "{told}");
         assert!(!sentences(&mut watch, 3, 3).contains("handshake"), "no more came");
         assert!(sentences(&mut watch, 4, 4).contains("4 so far"));
+    }
+
+    #[test]
+    fn what_a_proxy_holds_is_summed_over_time_but_not_over_a_gap() {
+        let state = |name: &str, connections, waiting| {
+            let proxy = ProxyCounts { connections, waiting, ..ProxyCounts::default() };
+            let (name, proxy) = (name.into(), Some(proxy));
+            let gateways = vec![GatewayState { name, proxy, ..GatewayState::default() }];
+            GatewaysState { gateways, ..GatewaysState::default() }
+        };
+        let mut watch = GatewayWatch::default();
+        let mut look = |ms, state: &GatewaysState| {
+            watch.sum_up(Nanos::from_millis(ms), state);
+            let proxy = watch.summed(Some(state.clone())).unwrap().gateways[0].proxy.unwrap();
+            (proxy.connections_ms, proxy.waiting_ms)
+        };
+        assert_eq!(look(1_000, &state("own", 10, 4)), (0, 0));
+        assert_eq!(look(1_100, &state("own", 10, 4)), (1_000, 400));
+        assert_eq!(look(61_100, &state("own", 90, 9)), (1_000, 400), "nobody looked");
+        assert_eq!(look(61_200, &state("own", 0, 1)), (1_000, 500));
+        assert_eq!(look(61_300, &state("other", 1, 0)), (100, 0), "another gateway");
     }
 }

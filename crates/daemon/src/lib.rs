@@ -45,6 +45,7 @@ mod privileges;
 mod pushback;
 pub mod record;
 mod remote;
+mod remote_sums;
 mod request_watch;
 mod rule_signals;
 mod run;

@@ -657,7 +657,7 @@ impl Owner {
             table_losses: self.counts.table_losses.clone(),
             warnings: self.warnings.sentences(now),
             peers,
-            gateways: self.plane.gateways(&self.intent.config),
+            gateways: self.gateways.summed(self.plane.gateways(&self.intent.config)),
         };
         self.out.send_replace(Some(Arc::new(snapshot)));
     }
@@ -738,6 +738,7 @@ impl Owner {
             bypassed: self.sensed.get(index).and_then(|sensed| sensed.bypassed.clone()),
             unreplied: self.sensed.get(index).and_then(|sensed| sensed.unreplied.clone()),
             remote: self.remote.states(now, index),
+            remote_sums: self.remote.sums(&service.name),
             level,
             totals: self.record.totals(&service.name).cloned(),
             sees_answers: self.plane.sees_answers(),

@@ -8,13 +8,14 @@ use crate::controllers;
 use crate::links::Links;
 use crate::plane::{Said, Senses};
 use crate::pushback::Pushback;
+use crate::remote_sums::RemoteSums;
 use std::collections::BTreeSet;
 use tidegate_config::{Config, ServiceConfig, When};
 use tidegate_control::congestion::Arrivals;
 use tidegate_control::fleet::remote::{Feedback, Flow, Grant, InForce, Inbound, Protected};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope};
-use tidegate_model::snapshot::{PeerState, RemoteState};
+use tidegate_model::snapshot::{PeerState, RemoteState, RemoteSum};
 use tidegate_peer::OutgoingLimit;
 use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
@@ -40,6 +41,7 @@ pub(crate) struct Remote {
     last: Option<Nanos>,
     pub(crate) links: Links,
     pushback: Pushback,
+    sums: RemoteSums,
 }
 
 /// The limits that one service gives to its control nodes.
@@ -90,6 +92,7 @@ impl Remote {
         self.inbound.follow(&grants, protected.collect());
         self.links.follow(config);
         self.pushback.follow(config);
+        self.sums.follow(config);
         self.in_force = vec![None; config.services.len()];
         self.binds.clear();
         let mut old = std::mem::take(&mut self.given);
@@ -150,6 +153,10 @@ impl Remote {
         }
         self.pushback.say((now, period), enforced, sensed, &mut said);
         senses.say(said);
+        for (index, service) in config.services.iter().enumerate() {
+            let states = self.states(now, index);
+            self.sums.add(&service.name, period, &states);
+        }
         self.join(config, own)
     }
 
@@ -222,6 +229,11 @@ impl Remote {
         states.extend(given.flat_map(|given| given.states(now)));
         states.extend(self.pushback.states(now, index));
         states
+    }
+
+    /// They, summed over time.
+    pub(crate) fn sums(&self, service: &str) -> Vec<RemoteSum> {
+        self.sums.of(service)
     }
 
     /// Adds what the second check refused to what is known of the peers.

@@ -3,7 +3,7 @@
 //! warnings that belong to it.
 
 use crate::plane::{Counters, RequestCounts};
-use crate::rule_signals::RuleWatch;
+use crate::rule_signals::{GAP, RuleWatch};
 use crate::warnings::Warnings;
 use std::collections::VecDeque;
 use tidegate_config::{Config, RequestsConfig, ServiceConfig};
@@ -54,6 +54,9 @@ struct Watched {
 pub(crate) struct RequestWatch {
     services: Vec<Watched>,
     followed: Option<Followed>,
+    /// Followed connections summed over time, in seconds, and when they were read last.
+    followed_sum: f64,
+    followed_read: Option<Nanos>,
 }
 
 impl RequestWatch {
@@ -80,7 +83,7 @@ impl RequestWatch {
         match counters.request_counts(config) {
             Ok((counts, followed)) => {
                 self.take(now, config, counts);
-                self.followed = followed;
+                self.follow(now, followed);
             }
             Err(error) => warnings.raise(now, "rules", format!("cannot be read: {error}")),
         }
@@ -103,6 +106,14 @@ impl RequestWatch {
             );
             warnings.raise(now, "connections", text);
         }
+    }
+
+    fn follow(&mut self, now: Nanos, followed: Option<Followed>) {
+        let span = self.followed_read.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
+        if let Some(followed) = followed.filter(|_| span <= GAP) {
+            self.followed_sum += followed.connections as f64 * span.as_secs_f64();
+        }
+        self.followed = followed;
     }
 
     fn take(&mut self, now: Nanos, config: &Config, counts: Vec<RequestCounts>) {
@@ -156,6 +167,7 @@ impl RequestWatch {
             unevaluated: watched.counts.unevaluated.clone(),
             defer_accept,
             followed: self.followed,
+            followed_sum: self.followed_sum,
         })
     }
 }
@@ -213,6 +225,7 @@ fn rules(requests: &RequestsConfig, watched: &Watched, now: Nanos) -> Vec<RuleSt
         answer: rule.answer_or_default().name().into(),
         counts: watched.counts.rules.get(i).copied().unwrap_or_default(),
         signals: watched.rules.signals(i, now),
+        in_flight_sum: watched.rules.in_flight_sum(i),
     });
     states.collect()
 }

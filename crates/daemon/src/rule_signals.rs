@@ -11,6 +11,8 @@ use tidegate_units::{Nanos, Rate};
 
 /// Means are taken over at least so long: rules are many and their requests may be few.
 const SPAN: Nanos = Nanos::SECOND;
+/// Between two looks that are further apart nobody knows what was in flight.
+pub(crate) const GAP: Nanos = Nanos::from_secs(3);
 
 /// The rules of one service.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +22,8 @@ pub(crate) struct RuleWatch {
     /// When the rules were last read.
     read: Nanos,
     rules: Vec<RuleSignals>,
+    /// Requests in flight summed over time, in seconds, by rule.
+    in_flight: Vec<f64>,
 }
 
 #[derive(Clone, Debug)]
@@ -46,10 +50,21 @@ impl RuleWatch {
                 self.base = Some(Look { at: now, served: served.clone() });
             }
         }
-        for (signals, served) in self.rules.iter_mut().zip(&served) {
-            signals.in_flight = Some(Reading::fresh(served.begun.saturating_sub(served.ended)));
+        let span = now.since(self.read);
+        let seconds = if span <= GAP { span.as_secs_f64() } else { 0.0 };
+        self.in_flight.resize(served.len(), 0.0);
+        let rules = self.rules.iter_mut().zip(&mut self.in_flight);
+        for ((signals, sum), served) in rules.zip(&served) {
+            let in_flight = served.begun.saturating_sub(served.ended);
+            signals.in_flight = Some(Reading::fresh(in_flight));
+            *sum += in_flight as f64 * seconds;
         }
         self.read = now;
+    }
+
+    /// The requests of a rule in flight, summed over time, in seconds.
+    pub(crate) fn in_flight_sum(&self, rule: usize) -> f64 {
+        self.in_flight.get(rule).copied().unwrap_or_default()
     }
 
     /// The signals of a rule at a moment, with their age.
@@ -125,6 +140,21 @@ mod tests {
         assert_eq!((later.first_byte, later.end), (aged(ms(10)), aged(ms(20))));
         let names: Vec<&str> = later.ages().map(|(name, _)| name).collect();
         assert_eq!(names, ["in_flight", "answers", "first_byte", "end"]);
+    }
+
+    #[test]
+    fn what_is_in_flight_is_summed_over_time_but_not_over_a_gap() {
+        let ms = Nanos::from_millis;
+        let mut watch = RuleWatch::default();
+        let mut look = |at, begun, ended| {
+            watch.take(ms(at), &counts(begun, ended, (0, 0), (0, 0)));
+            watch.in_flight_sum(0)
+        };
+        assert_eq!(look(100_000, 10, 6), 0.0, "not since the clock began");
+        assert_eq!(look(100_500, 20, 12), 4.0);
+        assert_eq!(look(160_500, 30, 12), 4.0, "nobody looked");
+        assert_eq!(look(161_500, 32, 12), 24.0);
+        assert_eq!(watch.in_flight_sum(1), 0.0);
     }
 
     /// No answers, no times; counts that begin at zero again are no negative ones; other rules are

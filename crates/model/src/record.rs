@@ -25,6 +25,9 @@ pub struct Sums {
     pub alarmed: [Nanos; 4],
     /// Levels times the time for which they held, in seconds; `None`: never known.
     pub levels: Levels,
+    /// For how long each level was known, in seconds. A limit is known while it is in force.
+    #[serde(default)]
+    pub known: Levels,
 }
 
 /// How long a service shed for one cause in one mode.
@@ -46,18 +49,107 @@ pub struct Levels {
     pub cpu: Option<f64>,
     /// Share of a CPU that its busiest thread used.
     pub busiest_thread: Option<f64>,
-    /// Exchanges in flight.
+    /// Exchanges in flight; of a request bucket its requests in flight.
     pub waiting: Option<f64>,
     /// Connections that wait for accept.
     pub accept_queue: Option<f64>,
     /// Bytes per second, so this is bytes.
     pub sent: Option<f64>,
+    /// Connections that are open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<f64>,
+    /// Of them those whose client has sent no request yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent: Option<f64>,
+    /// Those whose client is slow to send one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow: Option<f64>,
+    /// Packets that wait in the interface that the responses leave by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface_queue: Option<f64>,
+    /// Share of time that a task waited for CPU time, so this is seconds of waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_pressure: Option<f64>,
+    /// The same for memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_pressure: Option<f64>,
+    /// The same for input and output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_pressure: Option<f64>,
+    /// Admissions per second that the limit allows, so this is admissions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_rate: Option<f64>,
+    /// Depth of the limit's bucket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_burst: Option<f64>,
+    /// Most connections that may wait at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_waiting: Option<f64>,
+}
+
+/// How many levels there are.
+const LEVELS: usize = 15;
+
+impl Levels {
+    /// Each level by name.
+    #[must_use]
+    pub const fn named(&self) -> [(&'static str, Option<f64>); LEVELS] {
+        [
+            ("cpu", self.cpu),
+            ("busiest_thread", self.busiest_thread),
+            ("waiting", self.waiting),
+            ("accept_queue", self.accept_queue),
+            ("sent", self.sent),
+            ("open", self.open),
+            ("silent", self.silent),
+            ("slow", self.slow),
+            ("interface_queue", self.interface_queue),
+            ("cpu_pressure", self.cpu_pressure),
+            ("memory_pressure", self.memory_pressure),
+            ("io_pressure", self.io_pressure),
+            ("limit_rate", self.limit_rate),
+            ("limit_burst", self.limit_burst),
+            ("limit_waiting", self.limit_waiting),
+        ]
+    }
+
+    /// In the order of [`Self::named`].
+    const fn all_mut(&mut self) -> [&mut Option<f64>; LEVELS] {
+        [
+            &mut self.cpu,
+            &mut self.busiest_thread,
+            &mut self.waiting,
+            &mut self.accept_queue,
+            &mut self.sent,
+            &mut self.open,
+            &mut self.silent,
+            &mut self.slow,
+            &mut self.interface_queue,
+            &mut self.cpu_pressure,
+            &mut self.memory_pressure,
+            &mut self.io_pressure,
+            &mut self.limit_rate,
+            &mut self.limit_burst,
+            &mut self.limit_waiting,
+        ]
+    }
 }
 
 /// The families in the order of [`Sums::alarmed`].
 pub const FAMILIES: [Family; 4] = [Family::Resource, Family::Queue, Family::Time, Family::Balance];
 
 impl Sums {
+    /// Adds what held for so many seconds. What is not known, or no level, adds nothing.
+    pub fn hold(&mut self, now: &Levels, seconds: f64) {
+        let sums = self.levels.all_mut().into_iter().zip(self.known.all_mut());
+        for ((sum, known), (_, level)) in sums.zip(now.named()) {
+            if let Some(level) = level.filter(|level| level.is_finite() && *level >= 0.0) {
+                *sum.get_or_insert(0.0) += level * seconds;
+                *known.get_or_insert(0.0) += seconds;
+            }
+        }
+    }
+
     /// Adds to the time of a cause.
     pub fn shed(&mut self, cause: Cause, shadow: bool, more: Nanos) {
         let known = self.shedding.iter_mut().find(|s| s.cause == cause && s.shadow == shadow);
@@ -450,6 +542,27 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One level a round: what it adds stands under its own name, in the sum and in its time.
+    #[test]
+    fn each_level_is_summed_under_its_name() {
+        for place in 0..LEVELS {
+            let mut now = Levels::default();
+            *now.all_mut()[place] = Some(3.0);
+            let mut sums = Sums::default();
+            sums.hold(&now, 0.5);
+            sums.hold(&Levels::default(), 7.0);
+            let of = |levels: &Levels| {
+                let known = levels.named().into_iter().filter_map(|(name, sum)| Some((name, sum?)));
+                known.collect::<Vec<_>>()
+            };
+            let name = now.named()[place].0;
+            assert_eq!((of(&sums.levels), of(&sums.known)), (vec![(name, 1.5)], vec![(name, 0.5)]));
+        }
+        let mut sums = Sums::default();
+        sums.hold(&Levels { cpu: Some(f64::NAN), sent: Some(-1.0), ..Levels::default() }, 1.0);
+        assert_eq!(sums, Sums::default());
+    }
 
     #[test]
     fn a_clock_that_was_set_moves_nothing_of_this_boot() {

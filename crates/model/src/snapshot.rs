@@ -155,6 +155,12 @@ pub struct ProxyCounts {
     pub waited_too_long: u64,
     /// Requests whose client left while they waited.
     pub left_queue: u64,
+    /// Connections of clients, summed over time, in milliseconds.
+    #[serde(default)]
+    pub connections_ms: u64,
+    /// Requests in the queue, summed over time, in milliseconds.
+    #[serde(default)]
+    pub waiting_ms: u64,
 }
 
 /// Reports of what became of requests, since the process began.
@@ -236,9 +242,23 @@ pub struct LinkState {
     pub dropped: Option<f64>,
     /// How full its queue is: 1 is full.
     pub filled: Option<f64>,
+    /// What it went through since it is watched.
+    #[serde(default)]
+    pub sums: LinkSums,
     /// Why nothing is known of it; empty: all is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub problem: String,
+}
+
+/// What an interface went through since it is watched, while it could be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkSums {
+    /// Bytes sent.
+    pub sent: u64,
+    /// How long it was congested.
+    pub congested: Nanos,
+    /// How long each sign was there: `queue`, `drops`, `rate`.
+    pub signs: [Nanos; 3],
 }
 
 /// One service.
@@ -278,6 +298,9 @@ pub struct ServiceState {
     /// Remote limits that peers give to it, and that it gives to its control nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote: Vec<RemoteState>,
+    /// These limits, summed over time, by peer and role.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remote_sums: Vec<RemoteSum>,
     /// The work that waits, where the policy has thresholds on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<LevelState>,
@@ -335,6 +358,19 @@ pub struct RemoteState {
     pub offered: u64,
     /// Of this refused because of the limit.
     pub refused: u64,
+}
+
+/// The remote limits between one service and one peer in one role, summed over time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RemoteSum {
+    /// The peer.
+    pub peer: String,
+    /// `from` or `to`, as in [`RemoteState`].
+    pub role: String,
+    /// Admissions that the tightest limit allowed.
+    pub allowed: f64,
+    /// How long there was one.
+    pub in_force: Nanos,
 }
 
 /// How much work waits, and what is done because of it.
@@ -398,6 +434,9 @@ pub struct RequestsState {
     /// Connections whose requests are followed, and how many have room, of all services together;
     /// `None`: not known.
     pub followed: Option<Followed>,
+    /// These connections, summed over time, in seconds.
+    #[serde(default)]
+    pub followed_sum: f64,
 }
 
 /// One bucket.
@@ -441,6 +480,9 @@ pub struct RuleState {
     /// What was sensed of its requests in the last second or longer.
     #[serde(default)]
     pub signals: RuleSignals,
+    /// Requests in flight, summed over time since the rules changed, in seconds.
+    #[serde(default)]
+    pub in_flight_sum: f64,
 }
 
 /// What was sensed of the requests of one rule that were handed to the server.

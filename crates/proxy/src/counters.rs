@@ -46,6 +46,7 @@ impl Counters {
             queue_full: of(&self.queue_full),
             waited_too_long: of(&self.waited_too_long),
             left_queue: of(&self.left_queue),
+            ..ProxyCounts::default()
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The schema as OpenMetrics text, as points for JSON, and as a document.
 
-use crate::schema::{Kind, LABEL_BYTES_MAX, Metric, Number, Read, metrics};
+use crate::schema::{Kind, LABEL_BYTES_MAX, Metric, Number, OVER_TIME, OverTime, Read, metrics};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -142,21 +142,43 @@ fn label(value: &str) -> &str {
     &value[..end.unwrap_or_default()]
 }
 
+/// What docs/metrics.md says before the tables.
+const HEAD: &str = r#"# Metrics
+
+Served as OpenMetrics text on `/metrics` (configuration: `daemon.http`). This page is made from the schema in crates/telemetry (`TIDEGATE_BLESS=1 cargo test -p tidegate-telemetry`).
+
+Label values are bounded: services (32), classes (16 a service), peers (73), verdicts, reasons (policy/reasons.def), causes (8), stages (6), levels (15), layers, rules (1023) and buckets (128) of all services. None comes from a client.
+
+## Over time
+
+At a scrape of 15 s everything can still be drawn. What came, was refused or completed is a counter. A level that a gauge shows at the moment of the scrape has a counter beside it: the level, summed over each tick. The rate of that counter is the mean of the level, over any span. [Each gauge](#gauges-and-their-counters) names its counter.
+
+| wanted | query |
+| --- | --- |
+| mean exchanges in flight | `rate(tidegate_service_waiting_connection_seconds_total[1m])` |
+| mean limit while there was one, per second | `rate(tidegate_service_limit_allowed_syns_total[1m]) / ignoring(level) rate(tidegate_service_level_known_seconds_total{level="limit_rate"}[1m])` |
+| share of the time with a limit | `rate(tidegate_service_level_known_seconds_total{level="limit_rate"}[1m])` |
+| mean limit of a bucket while there was one | `rate(tidegate_requests_bucket_limit_allowed_requests_total[1m]) / ignoring(level) rate(tidegate_requests_bucket_level_known_seconds_total{level="limit_rate"}[1m])` |
+| bytes per second to the servers | `rate(tidegate_link_sent_bytes_total[1m])` |
+| refused per second, by reason | `sum by (service, reason) (rate(tidegate_service_verdicts_syns_total{verdict!="admit"}[1m]))` |
+| 99th percentile of the time to first byte | `histogram_quantile(0.99, rate(tidegate_service_first_byte_time_seconds_bucket[1m]))` |
+| alert: a service sheds | `increase(tidegate_service_shedding_seconds_total{shadow="false"}[1m]) > 0` |
+| alert: a level is not known any more | `rate(tidegate_service_level_known_seconds_total{level="waiting"}[1m]) < 0.9` |
+
+A level that is not known adds nothing to its counter. Divide by `..._level_known_seconds_total` where that matters, as for limits. Sums of levels begin at zero when the daemon starts; counts of the dataplane go on.
+
+A histogram of times has fixed bounds: each at most 12.5 % above the one before, from 131 µs to 34 s (145 series). `service_connection_time` has two an octave (51 series).
+
+## All metrics
+
+| metric | kind | labels | meaning |
+| --- | --- | --- | --- |
+"#;
+
 /// docs/metrics.md: the schema as a table.
 #[must_use]
 pub fn reference() -> String {
-    let mut page = String::from(
-        "# Metrics\n\nServed as OpenMetrics text on `/metrics` (configuration: `daemon.http`). \
-         This page is made from the schema in crates/telemetry (`TIDEGATE_BLESS=1 cargo test -p \
-         tidegate-telemetry`). Label values are bounded: services (32), classes (16 a service), peers (73), \
-         verdicts, reasons (policy/reasons.def), causes (8), stages (6), layers, rules (1023) and buckets \
-         (128) of all services; none comes from a client.\n\n\
-         Nothing here is a value of the last tick alone, but for levels, limits and ages. What came, was \
-         refused or completed is a counter; a mean over any span is the rate of a counter of seconds. A \
-         histogram of times has fixed bounds: each at most 12.5 % above the one before, from 131 µs to \
-         34 s (145 series); `service_connection_time` has two an octave (51 series).\n\n\
-         | metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n",
-    );
+    let mut page = String::from(HEAD);
     for metric in metrics() {
         let kind = match metric.kind {
             Kind::Counter => "counter",
@@ -166,6 +188,15 @@ pub fn reference() -> String {
         let labels = metric.labels.join(", ");
         let _ =
             writeln!(page, "| `{}` | {kind} | {labels} | {} |", metric.full_name(), metric.help);
+    }
+    page.push_str("\n## Gauges and their counters\n\n| gauge | over time |\n| --- | --- |\n");
+    for (gauge, over) in OVER_TIME {
+        let _ = match over {
+            OverTime::Sum(counter) => {
+                writeln!(page, "| `tidegate_{gauge}` | `tidegate_{counter}` |")
+            }
+            OverTime::Itself(why) => writeln!(page, "| `tidegate_{gauge}` | itself: {why} |"),
+        };
     }
     page
 }

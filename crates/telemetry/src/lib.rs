@@ -15,6 +15,6 @@ mod table;
 pub use export::{CONTENT_TYPE, Point, openmetrics, openmetrics_as_of, points, reference};
 pub use peers::{links_table, peers_table, remote_table};
 pub use requests::{BucketFigures, bucket_figures, buckets_table, rules_table, unevaluated_lines};
-pub use schema::{Kind, LABEL_BYTES_MAX, Metric, Number, metrics};
+pub use schema::{Kind, LABEL_BYTES_MAX, Metric, Number, OVER_TIME, OverTime, metrics};
 pub use service::{Figures, figures};
 pub use table::{COLUMNS, Column, fitting, render_rows, services_table};

@@ -2,11 +2,14 @@
 //! Every metric, once.
 
 mod gateways;
+mod levels;
 mod links;
+mod over_time;
 mod peers;
 mod record;
 mod requests;
 
+pub use over_time::{OVER_TIME, OverTime};
 use tidegate_model::signals::{Family, Reading};
 use tidegate_model::snapshot::{Bypassed, ServiceState, Snapshot};
 use tidegate_model::totals::Histogram;
@@ -161,6 +164,7 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
     SERVICES
         .iter()
         .chain(record::METRICS)
+        .chain(levels::METRICS)
         .chain(requests::METRICS)
         .chain(links::METRICS)
         .chain(peers::METRICS)

@@ -16,14 +16,14 @@ use tidegate_model::signals::{
 };
 use tidegate_model::snapshot::{
     BucketState, Bypassed, Followed, GatewayState, GatewaysState, InterfaceState, LinkState,
-    PeerState, ProxyCounts, ReasonCount, RemoteState, ReportCounts, RequestsState, ResponseCounts,
-    RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState, Snapshot, TlsCounts,
-    UnevaluatedCount, VerdictCount,
+    LinkSums, PeerState, ProxyCounts, ReasonCount, RemoteState, RemoteSum, ReportCounts,
+    RequestsState, ResponseCounts, RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState,
+    Snapshot, TlsCounts, UnevaluatedCount, VerdictCount,
 };
 use tidegate_model::totals::{BucketTotals, ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_telemetry::{
-    Kind, LABEL_BYTES_MAX, buckets_table, links_table, metrics, openmetrics, peers_table, points,
-    reference, remote_table, rules_table, services_table, unevaluated_lines,
+    Kind, LABEL_BYTES_MAX, OVER_TIME, OverTime, buckets_table, links_table, metrics, openmetrics,
+    peers_table, points, reference, remote_table, rules_table, services_table, unevaluated_lines,
 };
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -116,6 +116,21 @@ fn scripts() -> (RuleCounts, RuleSignals) {
     (counts, signals)
 }
 
+fn sums_of_a_bucket() -> Sums {
+    Sums {
+        shedding: vec![Shed { cause: Cause::Reference, shadow: false, time: Nanos::from_secs(3) }],
+        episodes: 1,
+        levels: Levels {
+            waiting: Some(270.0),
+            limit_rate: Some(222.0),
+            limit_burst: Some(15.0),
+            ..Levels::default()
+        },
+        known: Levels { limit_rate: Some(3.0), ..Levels::default() },
+        ..Sums::default()
+    }
+}
+
 fn requests() -> RequestsState {
     let times = signals().time.first_byte;
     let cgi = BucketState {
@@ -143,15 +158,7 @@ fn requests() -> RequestsState {
         offered: [100, 2000, 30],
         refused: [0, 700, 25],
         level: None,
-        sums: Sums {
-            shedding: vec![Shed {
-                cause: Cause::Reference,
-                shadow: false,
-                time: Nanos::from_secs(3),
-            }],
-            episodes: 1,
-            ..Sums::default()
-        },
+        sums: sums_of_a_bucket(),
     };
     let idle = BucketState {
         name: "large".into(),
@@ -166,6 +173,7 @@ fn requests() -> RequestsState {
         answer: "503".into(),
         counts,
         signals: RuleSignals::default(),
+        in_flight_sum: 36.5,
     };
     let (counts, signals) = scripts();
     let unevaluated = |reason: &str, count| UnevaluatedCount {
@@ -184,6 +192,7 @@ fn requests() -> RequestsState {
         unevaluated: vec![unevaluated("body", 3), unevaluated("tls", 40), unevaluated("split", 0)],
         defer_accept: Some(false),
         followed: Some(Followed { connections: 70, limit: 65_536 }),
+        followed_sum: 4200.5,
     }
 }
 
@@ -215,36 +224,13 @@ fn shop() -> ServiceState {
         restored: None,
         bypassed: Some(Bypassed { connections: 12, ..Bypassed::default() }),
         unreplied: Some(Bypassed { connections: 7, ..Bypassed::default() }),
-        remote: vec![
-            RemoteState {
-                peer: "b1".into(),
-                role: "from".into(),
-                scope: "192.0.2.11:80".into(),
-                restriction: Some(Restriction::Rate(Rate::per_second(40.0))),
-                rate: Some(Rate::per_second(45.5)),
-                left: Some(Nanos::from_millis(420)),
-                sequence: 411,
-                age: Some(Nanos::from_millis(80)),
-                offered: 9000,
-                refused: 4000,
-                steps: 0,
-            },
-            RemoteState {
-                peer: "b1".into(),
-                role: "from".into(),
-                scope: "shop".into(),
-                restriction: Some(Restriction::Gap(Nanos::from_millis(10))),
-                rate: Some(Rate::per_second(200.0)),
-                steps: 1,
-                ..RemoteState::default()
-            },
-            RemoteState {
-                peer: "front".into(),
-                role: "to".into(),
-                scope: "shop-1".into(),
-                ..RemoteState::default()
-            },
-        ],
+        remote: remote_limits(),
+        remote_sums: vec![RemoteSum {
+            peer: "b1".into(),
+            role: "from".into(),
+            allowed: 455.0,
+            in_force: Nanos::from_secs(10),
+        }],
         level: None,
         totals: Some(totals()),
         sees_answers: true,
@@ -255,6 +241,39 @@ fn shop() -> ServiceState {
             refused: [1, 700, 0],
         }),
     }
+}
+
+fn remote_limits() -> Vec<RemoteState> {
+    vec![
+        RemoteState {
+            peer: "b1".into(),
+            role: "from".into(),
+            scope: "192.0.2.11:80".into(),
+            restriction: Some(Restriction::Rate(Rate::per_second(40.0))),
+            rate: Some(Rate::per_second(45.5)),
+            left: Some(Nanos::from_millis(420)),
+            sequence: 411,
+            age: Some(Nanos::from_millis(80)),
+            offered: 9000,
+            refused: 4000,
+            steps: 0,
+        },
+        RemoteState {
+            peer: "b1".into(),
+            role: "from".into(),
+            scope: "shop".into(),
+            restriction: Some(Restriction::Gap(Nanos::from_millis(10))),
+            rate: Some(Rate::per_second(200.0)),
+            steps: 1,
+            ..RemoteState::default()
+        },
+        RemoteState {
+            peer: "front".into(),
+            role: "to".into(),
+            scope: "shop-1".into(),
+            ..RemoteState::default()
+        },
+    ]
 }
 
 fn times(millis: &[u64]) -> Histogram {
@@ -309,7 +328,18 @@ fn sums() -> Sums {
             waiting: Some(4200.0),
             accept_queue: Some(300.5),
             sent: Some(1.25e8),
+            open: Some(9000.0),
+            silent: Some(1800.0),
+            slow: Some(210.0),
+            interface_queue: Some(1035.5),
+            cpu_pressure: Some(15.0),
+            memory_pressure: Some(0.25),
+            io_pressure: Some(0.5),
+            limit_rate: Some(5475.0),
+            limit_burst: Some(600.0),
+            limit_waiting: Some(4500.0),
         },
+        known: Levels { cpu: Some(60.0), limit_rate: Some(30.0), ..Levels::default() },
     }
 }
 
@@ -350,6 +380,8 @@ fn gateways() -> GatewaysState {
                     queue_full: 10,
                     waited_too_long: 11,
                     left_queue: 12,
+                    connections_ms: 36_500,
+                    waiting_ms: 2_750,
                 }),
                 ..GatewayState::default()
             },
@@ -375,6 +407,11 @@ fn links() -> Vec<LinkState> {
             capacity: Some(250_000.0),
             dropped: Some(0.125),
             filled: Some(1.0),
+            sums: LinkSums {
+                sent: 14_940_000,
+                congested: Nanos::from_secs(12),
+                signs: [Nanos::ZERO, Nanos::from_secs(2), Nanos::from_secs(11)],
+            },
             problem: String::new(),
         },
         LinkState {
@@ -524,11 +561,26 @@ fn names_follow_the_rule_and_are_unique() {
             "adapter",
             "sign",
             "health",
+            "level",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),
             "{name}: a label beyond the list"
         );
+    }
+}
+
+/// A gauge without a sum shows nothing of the time between two scrapes: each has one, or says why not.
+#[test]
+fn each_gauge_is_drawn_over_time() {
+    let gauges = metrics().filter(|metric| metric.kind == Kind::Gauge);
+    let gauges: Vec<String> = gauges.map(|gauge| gauge.full_name()).collect();
+    let told: Vec<String> = OVER_TIME.iter().map(|(name, _)| format!("tidegate_{name}")).collect();
+    assert_eq!(gauges, told, "each gauge stands in OVER_TIME, in the order of the schema");
+    for (gauge, over) in OVER_TIME {
+        let OverTime::Sum(sum) = over else { continue };
+        let sum = metrics().find(|metric| metric.full_name() == format!("tidegate_{sum}"));
+        assert!(sum.is_some_and(|sum| sum.kind == Kind::Counter), "the counter of {gauge}");
     }
 }
 
@@ -543,6 +595,21 @@ fn every_metric_appears_for_a_full_snapshot_with_as_many_values_as_labels() {
         let metric = metrics().find(|m| m.full_name() == point.name).unwrap();
         assert_eq!(point.labels.len(), metric.labels.len(), "{}", point.name);
     }
+}
+
+/// A counter that appears with its first increase hides that increase from a rate.
+#[test]
+fn what_never_shed_and_was_never_limited_counts_from_zero() {
+    let page = openmetrics(&snapshot());
+    for line in [
+        "service_limit_allowed_syns_total{service=\"watched\"}",
+        "service_level_known_seconds_total{service=\"watched\",level=\"limit_rate\"}",
+        "service_shedding_seconds_total{service=\"watched\",cause=\"growth\",shadow=\"false\"}",
+        "requests_bucket_limit_allowed_requests_total{service=\"shop\",bucket=\"large\"}",
+    ] {
+        assert_eq!(value(&page, &format!("tidegate_{line}")), 0.0, "{line}");
+    }
+    assert!(!page.contains("service_cpu_share_seconds_total{service=\"watched\"}"), "not known");
 }
 
 #[test]

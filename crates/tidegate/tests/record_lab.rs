@@ -136,7 +136,8 @@ fn an_overload_between_scrapes_is_told_by_metrics_and_history() {
     let refused = clients.counts.refused_connect as f64;
     let overload = *began.borrow() + CALM as f64;
     told_by_metrics((first, &last), overload, refused);
-    // How near the times are is measured by the experiment product/record; here that they are there.
+    // Here that the times are there, in a debug build beside whatever else runs. How near they are is claimed,
+    // and judged within 15 %, by the experiment product/record, in a release build on a machine of its own.
     let of_clients = report.streams[0].phase("overload").unwrap().totals.first_byte;
     for (name, share, of_clients) in [("p50", 0.5, of_clients.p50), ("p99", 0.99, of_clients.p99)] {
         let of_metrics = last.quantile(first, TIMES, share).unwrap();

@@ -6,10 +6,10 @@
 //! worth a word: by the limits of a policy, of a peer or of a calm service no controller sheds. It
 //! is over once neither was so for [`HOLD`]; its end is the last moment in which it was.
 
-use tidegate_model::limits::{Cause, Why};
+use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::record::{FAMILIES, Levels, Sums};
-use tidegate_model::signals::{Reading, Signals};
-use tidegate_units::Nanos;
+use tidegate_model::signals::{BucketSignals, Reading, Signals};
+use tidegate_units::{Nanos, Share};
 
 /// Between two moments of one episode lies at most this: a controller that opens for a moment, or
 /// a limit that refuses a few times a minute, is no row of episodes.
@@ -137,16 +137,9 @@ impl Meter {
         self.episode.is_some_and(|episode| episode.last == now)
     }
 
-    /// Adds the levels of a tick.
-    pub(crate) fn measure(&mut self, signals: &Signals) {
-        let seconds = Nanos(signals.period.0.min(PERIOD_MAX.0)).as_secs_f64();
-        let Levels { cpu, busiest_thread, waiting, accept_queue, sent } = &mut self.sums.levels;
-        let (resource, queue) = (&signals.resource, &signals.queue);
-        add(cpu, seconds, resource.cpu, |share| share.get());
-        add(busiest_thread, seconds, resource.busiest_thread, |share| share.get());
-        add(waiting, seconds, signals.time.waiting, |waiting| waiting as f64);
-        add(accept_queue, seconds, queue.accept, |queue| queue.length as f64);
-        add(sent, seconds, resource.bandwidth, |bytes| bytes);
+    /// Adds the levels of a tick that took `period`.
+    pub(crate) fn measure(&mut self, period: Nanos, levels: &Levels) {
+        self.sums.hold(levels, Nanos(period.0.min(PERIOD_MAX.0)).as_secs_f64());
     }
 
     /// All of it.
@@ -155,23 +148,50 @@ impl Meter {
     }
 }
 
-fn add<T: Copy>(
-    sum: &mut Option<f64>,
-    seconds: f64,
-    reading: Option<Reading<T>>,
-    value: impl Fn(T) -> f64,
-) {
-    let value = reading.and_then(|reading| reading.within(AGE_MAX)).map(value);
-    if let Some(value) = value.filter(|value| value.is_finite() && *value >= 0.0) {
-        *sum.get_or_insert(0.0) += value * seconds;
+/// What held of a service in a tick. Limits are decided, and have no age.
+pub(crate) fn levels_of_service(signals: &Signals, limits: &ServiceLimits) -> Levels {
+    let (resource, queue, time) = (&signals.resource, &signals.queue, &signals.time);
+    let share = |reading| level(reading, |share: Share| share.get());
+    let count = |reading| level(reading, |count: u64| count as f64);
+    Levels {
+        cpu: share(resource.cpu),
+        busiest_thread: share(resource.busiest_thread),
+        waiting: count(time.waiting),
+        accept_queue: level(queue.accept, |queue| queue.length as f64),
+        sent: level(resource.bandwidth, |bytes| bytes),
+        open: count(time.open),
+        silent: count(time.silent),
+        slow: count(time.slow),
+        interface_queue: level(queue.interface, |queue| queue.length),
+        cpu_pressure: share(resource.cpu_pressure),
+        memory_pressure: share(resource.memory_pressure),
+        io_pressure: share(resource.io_pressure),
+        limit_rate: limits.rate.map(|rate| rate.get()),
+        limit_burst: limits.rate.map(|_| f64::from(limits.burst)),
+        limit_waiting: limits.waiting_max.map(|most| most as f64),
     }
+}
+
+/// The same of a request bucket.
+pub(crate) fn levels_of_bucket(signals: &BucketSignals, limits: &BucketLimits) -> Levels {
+    Levels {
+        waiting: level(signals.in_flight, |count| count as f64),
+        limit_rate: limits.rate.map(|rate| rate.get()),
+        limit_burst: limits.rate.map(|_| f64::from(limits.burst)),
+        ..Levels::default()
+    }
+}
+
+/// A reading that says something of the tick.
+fn level<T: Copy>(reading: Option<Reading<T>>, value: impl Fn(T) -> f64) -> Option<f64> {
+    reading.and_then(|reading| reading.within(AGE_MAX)).map(value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use tidegate_model::signals::Family;
-    use tidegate_units::Share;
+    use tidegate_units::Rate;
 
     const TICK: Nanos = Nanos::from_millis(100);
 
@@ -285,17 +305,53 @@ mod tests {
     #[test]
     fn levels_are_summed_over_time_and_what_is_unknown_is_left_out() {
         let mut meter = Meter::default();
-        meter.measure(&Signals { period: TICK, ..Signals::default() });
-        assert_eq!(meter.sums().levels, Levels::default());
-        let mut signals = Signals { period: TICK, ..Signals::default() };
+        let measure = |meter: &mut Meter, signals: &Signals, limits: &ServiceLimits| {
+            meter.measure(signals.period, &levels_of_service(signals, limits));
+        };
+        let (mut signals, mut limits) =
+            (Signals { period: TICK, ..Signals::default() }, ServiceLimits::default());
+        measure(&mut meter, &signals, &limits);
+        assert_eq!(meter.sums(), &Sums::default());
         signals.resource.cpu = Some(Reading::fresh(Share::new(0.5)));
+        signals.resource.io_pressure = Some(Reading::fresh(Share::new(0.25)));
+        signals.time.open = Some(Reading::fresh(40));
         signals.time.waiting = Some(Reading { value: 9, age: Nanos::from_secs(2) });
-        (0..20).for_each(|_| meter.measure(&signals));
-        let levels = meter.sums().levels;
-        assert!(levels.cpu.is_some_and(|cpu| (cpu - 1.0).abs() < 1e-9), "{levels:?}");
-        assert_eq!(levels.waiting, None, "too old");
+        (0..10).for_each(|_| measure(&mut meter, &signals, &limits));
+        // A limit is in force for the second half, and halves in the middle of it.
+        (limits.rate, limits.burst, limits.waiting_max) =
+            (Some(Rate::per_second(300.0)), 20, Some(64));
+        (0..5).for_each(|_| measure(&mut meter, &signals, &limits));
+        limits.rate = Some(Rate::per_second(150.0));
+        (0..5).for_each(|_| measure(&mut meter, &signals, &limits));
+        let (levels, known) = (meter.sums().levels, meter.sums().known);
+        let about = |sum: Option<f64>, of: f64| sum.is_some_and(|sum| (sum - of).abs() < 1e-9);
+        assert!(about(levels.cpu, 1.0) && about(known.cpu, 2.0), "{levels:?} {known:?}");
+        assert!(about(levels.io_pressure, 0.5) && about(levels.open, 80.0), "{levels:?}");
+        assert!(about(levels.limit_rate, 225.0) && about(known.limit_rate, 1.0), "{levels:?}");
+        assert!(about(levels.limit_burst, 20.0) && about(levels.limit_waiting, 64.0), "{levels:?}");
+        assert_eq!((levels.waiting, known.waiting), (None, None), "too old");
         // A daemon that stood still for a minute does not know what was so meanwhile.
-        meter.measure(&Signals { period: Nanos::from_secs(60), ..signals });
+        signals.period = Nanos::from_secs(60);
+        measure(&mut meter, &signals, &limits);
         assert!(meter.sums().levels.cpu.is_some_and(|cpu| cpu < 3.0));
+    }
+
+    #[test]
+    fn levels_of_a_bucket_are_its_own() {
+        let signals =
+            BucketSignals { in_flight: Some(Reading::fresh(7)), ..BucketSignals::default() };
+        let rate = Some(Rate::per_second(80.0));
+        let limits = BucketLimits { rate, burst: 4, ..BucketLimits::default() };
+        let expected = Levels {
+            waiting: Some(7.0),
+            limit_rate: Some(80.0),
+            limit_burst: Some(4.0),
+            ..Levels::default()
+        };
+        assert_eq!(levels_of_bucket(&signals, &limits), expected);
+        assert_eq!(
+            levels_of_bucket(&BucketSignals::default(), &BucketLimits::default()),
+            Levels::default()
+        );
     }
 }

@@ -18,7 +18,7 @@ use history::History;
 pub use ledger::BYTES_MAX as SHADOW_BYTES_MAX;
 use ledger::Ledger;
 pub(crate) use ledger::Shadowed;
-use meter::{Look, Meter, Turn};
+use meter::{Look, Meter, Turn, levels_of_bucket, levels_of_service};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_config::{Config, ServiceConfig};
@@ -203,7 +203,8 @@ impl Record {
                 refused: counts.refused,
             };
             let subject = (service.name.clone(), None);
-            self.meters.entry(subject.clone()).or_default().measure(signals);
+            let levels = levels_of_service(signals, limits);
+            self.meters.entry(subject.clone()).or_default().measure(signals.period, &levels);
             let verdicts = seen.counts.services.get(index).map_or(&[][..], |counts| counts);
             let accounts = Accounts::of_service(sensed, limits, verdicts);
             self.take(&look, subject, &accounts);
@@ -238,6 +239,8 @@ impl Record {
                 refused: counts.refused.iter().sum(),
             };
             let subject = (service.name.clone(), Some(bucket.name.clone()));
+            let levels = levels_of_bucket(of_bucket, limits);
+            self.meters.entry(subject.clone()).or_default().measure(signals.period, &levels);
             let accounts = Accounts::of_bucket((sensed, of_bucket), limits, place);
             self.take(&look, subject, &accounts);
         }
@@ -334,14 +337,11 @@ impl Record {
         self.meters.retain(|subject, _| has(subject));
         self.open.retain(|subject, _| has(subject));
         self.totals.retain(|name, _| has(&(name.clone(), None)));
+        self.order.retain(|name, _| has(&(name.clone(), None)));
+        self.reorder(config);
         self.ledger.follow(config);
     }
 
-        self.order.retain(|name, _| has(&(name.clone(), None)));
-        self.reorder(config);
-    /// What a service, or one of its buckets, went through.
-    pub(crate) fn sums(&self, service: &str, bucket: Option<&str>) -> Sums {
-        let subject = (service.to_owned(), bucket.map(str::to_owned));
     /// Gives the buckets the places that they have in another configuration: the dataplane counts on for
     /// a bucket that moves, and what is compared or shown until the next tick is the bucket's own.
     fn reorder(&mut self, config: &Config) {
@@ -361,6 +361,9 @@ impl Record {
         }
     }
 
+    /// What a service, or one of its buckets, went through.
+    pub(crate) fn sums(&self, service: &str, bucket: Option<&str>) -> Sums {
+        let subject = (service.to_owned(), bucket.map(str::to_owned));
         self.meters.get(&subject).map(|meter| meter.sums().clone()).unwrap_or_default()
     }
 

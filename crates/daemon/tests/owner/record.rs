@@ -12,8 +12,9 @@ use tidegate_daemon::state::{Here, Store};
 use tidegate_model::Mode;
 use tidegate_model::limits::Cause;
 use tidegate_model::record::{By, Event, What};
-use tidegate_model::snapshot::VerdictCount;
+use tidegate_model::snapshot::{Snapshot, VerdictCount};
 use tidegate_model::totals::{BucketTotals, ServiceTotals};
+use tidegate_telemetry::points;
 use tidegate_units::{Clock, ManualClock, Nanos};
 
 /// A file that is written by another thread.
@@ -123,7 +124,8 @@ fn an_overload_is_remembered_with_cause_and_figures_over_a_restart_under_another
     let (file, clock) = (File::default(), Arc::new(ManualClock::default()));
     clock.advance(Nanos::from_secs(1000));
     let day = Nanos::from_secs(1_800_000_000);
-    let mut world = process(&file, &clock, "boot", day);
+    let later = Arc::new(Mutex::new(day.since(clock.now())));
+    let mut world = process_at(&file, &clock, "boot", Day(clock.clone(), later.clone()));
     ticks(&mut world, 20, 10, 0);
     ticks(&mut world, 600, 1000, 600);
     ticks(&mut world, 60, 10, 0);
@@ -153,10 +155,16 @@ fn an_overload_is_remembered_with_cause_and_figures_over_a_restart_under_another
     {
         assert!(words.contains(part), "{part}: {words}");
     }
-    // The process is killed, and the clock of the day was set back by a day and five seconds.
-    world.settle();
+    // A day in which the clock is set again and again, by up to a day.
     let until = clock.now();
-    clock.advance(Nanos::from_secs(86_400));
+    for step in [86_400, 3600, 1_000_000, 5] {
+        *later.lock().unwrap() = Nanos::from_secs(1_799_000_000 + step);
+        clock.advance(Nanos::from_secs(21_600));
+        ticks(&mut world, 1, 10, 0);
+        assert_eq!(events(&world).len(), told.len(), "nothing happened");
+    }
+    // The process is killed, and the clock was set back by a day and five seconds.
+    world.settle();
     let set = day.since(Nanos::from_secs(5));
     let later = process(&file, &clock, "boot", set);
     let again = events(&later);
@@ -487,4 +495,38 @@ fn buckets_that_change_places_keep_their_figures() {
     let outcome = &ended.outcome;
     assert_eq!(ended.episode.bucket.as_deref(), Some("a"));
     assert_eq!((outcome.offered, outcome.refused), (6_000, 3_000), "{outcome:?}");
+}
+
+/// A limit that changes between two scrapes: what is drawn of scrapes 15 s apart is its mean over all ticks,
+/// and for how long there was one. The gauge shows a tenth of them.
+#[test]
+fn the_mean_limit_is_drawn_from_scrapes_15_s_apart() {
+    let (file, clock) = (File::default(), Arc::new(ManualClock::default()));
+    clock.advance(Nanos::from_secs(1000));
+    let mut world = process(&file, &clock, "boot", Nanos::from_secs(5000));
+    let value = |snapshot: &Snapshot, name: &str, level: Option<&str>| {
+        let points = points(snapshot).into_iter().filter(|point| point.name == name);
+        let of =
+            |label: Option<&String>| level.is_none_or(|level| label.is_some_and(|l| l == level));
+        points.filter(|point| of(point.labels.get("level"))).map(|point| point.value).sum::<f64>()
+    };
+    ticks(&mut world, 1, 0, 0);
+    let mut before = world.snapshot();
+    for _ in 0..3 {
+        // 5 s without a limit, and 10 s with one of 100 and, in each tenth tick, of 400.
+        ticks(&mut world, 50, 0, 0);
+        for _ in 0..10 {
+            ticks(&mut world, 9, 100, 0);
+            ticks(&mut world, 1, 400, 0);
+        }
+        let now = world.snapshot();
+        let grown = |name, level| value(&now, name, level) - value(&before, name, level);
+        let allowed = grown("tidegate_service_limit_allowed_syns_total", None);
+        let known = "tidegate_service_level_known_seconds_total";
+        let in_force = grown(known, Some("limit_rate"));
+        assert!((in_force - 10.0).abs() < 1e-6, "{in_force}");
+        assert!((allowed / in_force - 130.0).abs() < 1e-6, "{allowed} in {in_force} s");
+        assert_eq!(value(&now, "tidegate_service_limit_rate_per_second", None), 400.0);
+        before = now;
+    }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The metrics of gateways.
 
-use super::{Metric, counter, gauge};
+use super::{Metric, Number, counter, gauge};
 use tidegate_model::snapshot::{GatewaysState, ProxyCounts, Snapshot};
 use tidegate_units::Nanos;
 
@@ -89,6 +89,13 @@ pub(crate) const METRICS: &[Metric] = &[
         |s, out| proxies(s, |gateway, proxy| out(&[gateway], proxy.connections.into())),
     ),
     counter(
+        "proxy_connection",
+        "seconds",
+        "Connections of clients at tidegate's own proxy, summed over time: the rate is the mean number.",
+        &["gateway"],
+        |s, out| proxies(s, |gateway, proxy| out(&[gateway], seconds(proxy.connections_ms))),
+    ),
+    counter(
         "proxy_connections_lost",
         "connections",
         "Connections of clients at tidegate's own proxy that came to nothing: turned-away where there are as many as may be, handshake where TLS failed.",
@@ -123,6 +130,13 @@ pub(crate) const METRICS: &[Metric] = &[
         |s, out| proxies(s, |gateway, proxy| out(&[gateway], proxy.waiting.into())),
     ),
     counter(
+        "proxy_queue_request",
+        "seconds",
+        "Requests in the queue of tidegate's own proxy, summed over time: the rate is the mean number.",
+        &["gateway"],
+        |s, out| proxies(s, |gateway, proxy| out(&[gateway], seconds(proxy.waiting_ms))),
+    ),
+    counter(
         "proxy_queue_left",
         "requests",
         "Requests that left the queue of tidegate's own proxy: served when it was their turn, full where there was no room, too-long after the longest wait, client where the client left.",
@@ -148,6 +162,10 @@ pub(crate) const METRICS: &[Metric] = &[
         },
     ),
 ];
+
+fn seconds(ms: u64) -> Number {
+    Nanos::from_millis(ms).as_secs_f64().into()
+}
 
 fn proxies(snapshot: &Snapshot, mut visit: impl FnMut(&str, &ProxyCounts)) {
     each(snapshot, |state| {

@@ -24,6 +24,29 @@ pub(crate) const METRICS: &[Metric] = &[
             each(s, |l| l.signs.iter().for_each(|sign| out(&[&l.interface, sign], true.into())))
         },
     ),
+    counter(
+        "link_congested",
+        "seconds",
+        "How long the way to the servers behind an interface was congested, while the interface could be read.",
+        LINK,
+        |s, out| each(s, |l| out(&[&l.interface], l.sums.congested.as_secs_f64().into())),
+    ),
+    counter(
+        "link_sign",
+        "seconds",
+        "How long each sign of congestion was there.",
+        &["interface", "sign"],
+        |s, out| {
+            each(s, |l| {
+                for (sign, time) in ["queue", "drops", "rate"].into_iter().zip(l.sums.signs) {
+                    out(&[&l.interface, sign], time.as_secs_f64().into());
+                }
+            })
+        },
+    ),
+    counter("link_sent", "bytes", "Bytes sent to the servers.", LINK, |s, out| {
+        each(s, |l| out(&[&l.interface], l.sums.sent.into()))
+    }),
     counter("link_congestion", "episodes", "How often congestion began.", LINK, |s, out| {
         each(s, |l| out(&[&l.interface], u64::from(l.episodes).into()))
     }),

@@ -3,7 +3,7 @@
 
 use super::{Metric, counter, gauge};
 use std::collections::BTreeMap;
-use tidegate_model::snapshot::{PeerState, RemoteState, Snapshot};
+use tidegate_model::snapshot::{PeerState, RemoteState, RemoteSum, Snapshot};
 
 const PEER: &[&str] = &["peer", "role"];
 
@@ -91,6 +91,20 @@ pub(crate) const METRICS: &[Metric] = &[
         },
     ),
     counter(
+        "remote_limit_allowed",
+        "syns",
+        "Admissions that a remote limit allowed: the limit, summed over time. Of several scopes the tightest.",
+        REMOTE,
+        |s, out| sums(s, |labels, sum| out(labels, sum.allowed.into())),
+    ),
+    counter(
+        "remote_limit_in_force",
+        "seconds",
+        "How long there was a remote limit.",
+        REMOTE,
+        |s, out| sums(s, |labels, sum| out(labels, sum.in_force.as_secs_f64().into())),
+    ),
+    counter(
         "remote_limit_offered",
         "syns",
         "New work that came to the scope of remote limits where they are enforced, with what was refused; for role to as the peer says.",
@@ -117,6 +131,14 @@ fn remote(snapshot: &Snapshot, mut visit: impl FnMut(&[&str], &[&RemoteState])) 
         }
         for ((peer, role), limits) in &by_peer {
             visit(&[&service.name, peer, role], limits);
+        }
+    }
+}
+
+fn sums(snapshot: &Snapshot, mut visit: impl FnMut(&[&str], &RemoteSum)) {
+    for service in &snapshot.services {
+        for sum in &service.remote_sums {
+            visit(&[&service.name, &sum.peer, &sum.role], sum);
         }
     }
 }

@@ -2,7 +2,8 @@
 //! What is lost by no scrape: counts, times, and sums over time of services.
 
 use super::{Bounds, FAMILIES, Metric, Number, SERVICE, Sink, counter, each, gauge, histogram};
-use tidegate_model::record::Levels;
+use tidegate_model::limits::Cause;
+use tidegate_model::record::Sums;
 use tidegate_model::shadow::{Health, ShadowSums};
 use tidegate_model::snapshot::{ServiceState, Snapshot};
 use tidegate_model::totals::{ConnectionTotals, ServiceTotals};
@@ -70,11 +71,7 @@ pub(crate) const METRICS: &[Metric] = &[
         &["service", "cause", "shadow"],
         |s, out| {
             each(s, |v| {
-                for shed in &v.sums.shedding {
-                    let shadow = if shed.shadow { "true" } else { "false" };
-                    let seconds = shed.time.as_secs_f64();
-                    out(&[&v.name, shed.cause.name(), shadow], seconds.into());
-                }
+                shedding(&v.sums, |cause, shadow, time| out(&[&v.name, cause, shadow], time));
             })
         },
     ),
@@ -133,41 +130,6 @@ pub(crate) const METRICS: &[Metric] = &[
             })
         },
     ),
-    counter(
-        "service_cpu_share",
-        "seconds",
-        "Share of the CPU time that the service may use, summed over time: its rate is the mean share.",
-        SERVICE,
-        |s, out| level(s, |levels| levels.cpu, out),
-    ),
-    counter(
-        "service_busiest_thread_share",
-        "seconds",
-        "Share of a CPU that the busiest thread of the service used, summed over time.",
-        SERVICE,
-        |s, out| level(s, |levels| levels.busiest_thread, out),
-    ),
-    counter(
-        "service_waiting_connection",
-        "seconds",
-        "Exchanges in flight, summed over time: the rate is the mean number.",
-        SERVICE,
-        |s, out| level(s, |levels| levels.waiting, out),
-    ),
-    counter(
-        "service_accept_queue_connection",
-        "seconds",
-        "Connections that wait for accept, summed over time: the rate is the mean number.",
-        SERVICE,
-        |s, out| level(s, |levels| levels.accept_queue, out),
-    ),
-    counter(
-        "service_sent",
-        "bytes",
-        "Bytes sent on the interfaces that the answers leave by, as sensed.",
-        SERVICE,
-        |s, out| level(s, |levels| levels.sent, out),
-    ),
 ];
 
 fn totals(snapshot: &Snapshot, mut visit: impl FnMut(&str, &ServiceTotals)) {
@@ -176,6 +138,18 @@ fn totals(snapshot: &Snapshot, mut visit: impl FnMut(&str, &ServiceTotals)) {
             visit(&v.name, totals);
         }
     });
+}
+
+/// Each cause and mode, also those that never were: who forms a rate misses what a counter has when it
+/// appears.
+pub(super) fn shedding(sums: &Sums, mut out: impl FnMut(&str, &str, Number)) {
+    for cause in Cause::ALL {
+        for (shadow, label) in [(false, "false"), (true, "true")] {
+            let known = sums.shedding.iter().find(|s| s.cause == cause && s.shadow == shadow);
+            let time = known.map_or(Nanos::ZERO, |shed| shed.time);
+            out(cause.name(), label, time.as_secs_f64().into());
+        }
+    }
 }
 
 /// Totals of services whose responses are seen.
@@ -205,14 +179,6 @@ fn stages(connections: &ConnectionTotals) -> [(&'static str, u64); 6] {
         ("lost", connections.lost),
         ("ended", connections.ended),
     ]
-}
-
-fn level(snapshot: &Snapshot, of: impl Fn(&Levels) -> Option<f64>, out: Sink<'_>) {
-    each(snapshot, |v| {
-        if let Some(sum) = of(&v.sums.levels) {
-            out(&[&v.name], sum.into());
-        }
-    });
 }
 
 /// A moment of the monotonic clock as a time of day, by the clocks of the snapshot.

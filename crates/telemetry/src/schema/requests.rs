@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The metrics of request rules.
 
+use super::record::shedding;
 use super::{Bounds, Metric, Number, Sink, counter, gauge, histogram};
 use tidegate_model::RANKS;
 use tidegate_model::signals::BucketSignals;
-use tidegate_model::snapshot::{BucketState, RequestsState, RuleServed, RuleState, Snapshot};
+use tidegate_model::snapshot::{
+    BucketState, Followed, RequestsState, RuleServed, RuleState, Snapshot,
+};
 use tidegate_model::totals::BucketTotals;
 
 /// The names of the ranks: who is refused last comes first.
@@ -46,6 +49,13 @@ pub(crate) const METRICS: &[Metric] = &[
         "Requests of a rule that the server has and has not answered yet.",
         RULE,
         |s, out| rules(s, out, |rule| rule.signals.in_flight.map(|r| r.value as f64)),
+    ),
+    counter(
+        "requests_rule_in_flight_request",
+        "seconds",
+        "Requests of a rule in flight, summed over time since the rules changed: the rate is the mean number.",
+        RULE,
+        |s, out| rules(s, out, |rule| rule.signals.in_flight.map(|_| rule.in_flight_sum)),
     ),
     counter(
         "requests_rule_answered",
@@ -158,11 +168,9 @@ pub(crate) const METRICS: &[Metric] = &[
         &["service", "bucket", "cause", "shadow"],
         |s, out| {
             buckets(s, |service, b| {
-                for shed in &b.sums.shedding {
-                    let shadow = if shed.shadow { "true" } else { "false" };
-                    let labels = [service, &b.name, shed.cause.name(), shadow];
-                    out(&labels, shed.time.as_secs_f64().into());
-                }
+                shedding(&b.sums, |cause, shadow, time| {
+                    out(&[service, &b.name, cause, shadow], time);
+                });
             })
         },
     ),
@@ -231,14 +239,21 @@ pub(crate) const METRICS: &[Metric] = &[
         "connections",
         "Connections whose requests are followed, of all services.",
         &[],
-        |s, out| followed(s, |f| out(&[], f.connections.into())),
+        |s, out| followed(s, |_, f| out(&[], f.connections.into())),
+    ),
+    counter(
+        "requests_followed_connection",
+        "seconds",
+        "Connections whose requests are followed, summed over time.",
+        &[],
+        |s, out| followed(s, |r, _| out(&[], r.followed_sum.into())),
     ),
     gauge(
         "requests_followed_limit",
         "connections",
         "Connections that can be followed at once; above, requests of new ones pass without being evaluated.",
         &[],
-        |s, out| followed(s, |f| out(&[], f.limit.into())),
+        |s, out| followed(s, |_, f| out(&[], f.limit.into())),
     ),
 ];
 
@@ -292,10 +307,10 @@ fn buckets(snapshot: &Snapshot, mut visit: impl FnMut(&str, &BucketState)) {
     });
 }
 
-fn followed(snapshot: &Snapshot, mut visit: impl FnMut(tidegate_model::snapshot::Followed)) {
+fn followed(snapshot: &Snapshot, mut visit: impl FnMut(&RequestsState, Followed)) {
     let states = snapshot.services.iter().filter_map(|service| service.requests.as_ref());
-    if let Some(followed) = states.filter_map(|requests| requests.followed).next() {
-        visit(followed);
+    if let Some((state, followed)) = states.filter_map(|r| Some((r, r.followed?))).next() {
+        visit(state, followed);
     }
 }
 

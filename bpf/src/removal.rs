@@ -12,6 +12,7 @@ use crate::namespace;
 use crate::syscall::{self, Filter, LinkInfo, Side};
 use crate::{Error, Interface, Plan, abi, maps, objects, pins, programs};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -274,7 +275,12 @@ impl Search {
         if used.iter().any(|map| self.maps.contains(map)) {
             return Ok(Found::Ours);
         }
-        if !used.iter().any(|map| self.orphans.contains(map)) && !is_orphan(&used, self.now) {
+        // One with a lease of its own is judged by that, whatever maps it has in common with another.
+        let nobodys = match heartbeat(&used) {
+            Some(heartbeat) => has_ended(heartbeat, self.now),
+            None => used.iter().any(|map| self.orphans.contains(map)),
+        };
+        if !nobodys {
             return Ok(Found::Others);
         }
         // The filter at egress beside this one has no lease, but maps of one that has.
@@ -288,7 +294,10 @@ impl Search {
         let now = self.now;
         let of_nobody = |path: &PathBuf| path != done && is_orphan(&maps::pinned_ids(path), now);
         for path in pins::all().into_iter().filter(of_nobody).collect::<Vec<_>>() {
-            self.pins(&path);
+            // One that just starts, or was stopped, has not renewed its lease; its pins are its own.
+            if let Some(_lock) = lock(&path) {
+                self.pins(&path);
+            }
         }
     }
 
@@ -324,9 +333,20 @@ impl Search {
     }
 }
 
+/// The lock that a daemon holds on its pins as long as it lives; `None`: one does.
+fn lock(pins: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = open(pins, flags, Mode::empty()).ok()?;
+    flock(&directory, FlockOperation::NonBlockingLockExclusive).ok().map(|()| directory)
+}
+
 /// Whether these maps are those of a dataplane whose lease nobody renews. What cannot be read is not.
 fn is_orphan(used: &[u32], now: Nanos) -> bool {
-    heartbeat(used).is_some_and(|heartbeat| Lease::at(heartbeat, now).passes(false).is_some())
+    heartbeat(used).is_some_and(|heartbeat| has_ended(heartbeat, now))
+}
+
+fn has_ended(heartbeat: Nanos, now: Nanos) -> bool {
+    Lease::at(heartbeat, now).passes(false).is_some()
 }
 
 /// The last heartbeat of the dataplane that these maps are of; `None`: they are of none.

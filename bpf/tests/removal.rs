@@ -94,6 +94,10 @@ fn an_orphan_is_one_whose_lease_has_ended() {
         assert_eq!(held, (0, false), "its lease holds: somebody may be in charge");
         let later = now + Nanos::from_secs(11);
         assert_eq!(found(Whose::Orphans, later), (2, true), "{attach:?}: both hooks, and the pins");
+        let lock = std::fs::File::open(fs.pins()).unwrap();
+        lock.lock().unwrap();
+        assert_eq!(found(Whose::Orphans, later), (2, false), "who holds its pins' lock lives");
+        drop(lock);
         assert_eq!(found(Whose::Pins, later), (0, false), "{attach:?}");
         let told = remove_all(&elsewhere, (Whose::Pins, later), true).unwrap();
         assert!(told.orphans >= 2, "who does not ask for them is told of both: {told:?}");

@@ -323,3 +323,21 @@ fn a_reload_that_ends_the_guards_word_ends_its_warning() {
         assert_eq!(world.warns("shop: guard"), !ends, "{text}");
     }
 }
+
+/// No command could end a warning about a service that is gone.
+#[test]
+fn what_the_guard_did_is_over_for_a_process_whose_file_has_no_use_for_it() {
+    let shadow = ONE.replace("mode: enforce", "mode: shadow");
+    let gone = ONE.replace("shop", "store");
+    for text in [&shadow, &gone] {
+        let (world, commands) = misfired();
+        let left = world.owner.handover();
+        let succeeded = World::with(text, Some(left), FakePlane::default());
+        drop(world);
+        for mut next in [succeeded, start(text, &commands)] {
+            next.tick(Some(5));
+            assert!(!next.warns("guard"), "{text}: {:?}", next.snapshot().warnings);
+            assert_eq!((shop(&next).2, next.owner.handover().guarded.len()), (None, 0), "{text}");
+        }
+    }
+}

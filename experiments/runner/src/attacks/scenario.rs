@@ -157,7 +157,7 @@ impl FaultKind {
 }
 
 /// The ranges of addresses lie so far apart: known, new and hostile clients.
-pub const RANGE: u32 = 1 << 16;
+pub(super) const RANGE: u32 = 1 << 16;
 /// So many ranges has the lab's prefix of clients (10.16.0.0/12).
 const RANGES: usize = (1 << 20) / RANGE as usize;
 

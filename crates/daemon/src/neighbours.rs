@@ -125,7 +125,7 @@ pub(crate) fn beside(
         Ok(found)
     };
     let within = |interface: &InterfaceConfig| {
-        within(interface, || look()).unwrap_or_else(|error| {
+        within(interface, &look).unwrap_or_else(|error| {
             tracing::debug!(%error, "cannot look for other daemons");
             Vec::new()
         })
@@ -168,7 +168,7 @@ impl Neighbours {
             Some(sentence(shown.listen, &by))
         };
         // All are heard, so that no queue is full.
-        self.shown.iter().filter_map(of).last()
+        self.shown.iter().filter_map(of).fold(None, |_, last| Some(last))
     }
 }
 

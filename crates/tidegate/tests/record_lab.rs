@@ -23,6 +23,10 @@ fn program() -> &'static Path {
 }
 
 const TIMES: &str = "tidegate_service_first_byte_time_seconds_bucket";
+/// What is told is within 15 % of what was (issue 23).
+const WITHIN: f64 = 0.15;
+/// Admissions per second.
+const LIMIT: f64 = 200.0;
 const CALM: u64 = 5;
 const OVERLOAD: u64 = 60;
 const AFTER: u64 = 9;
@@ -69,7 +73,7 @@ fn at_most_200() -> ProductConfig {
         "mode": "enforce",
         "listen": ["*:80"],
         "policy": {"name": "token_bucket", "action": "reject"},
-        "control": {"name": "fixed", "rate": 200, "burst": 20},
+        "control": {"name": "fixed", "rate": LIMIT, "burst": 20},
     });
     let others = json!({"answers": {"rst_per_second": 10_000}});
     ProductConfig { services: json!({"web": web}), others, ..ProductConfig::one("web", &[]) }
@@ -93,6 +97,14 @@ fn told_by_metrics((first, last): (&Scrape, &Scrape), overload: f64, refused: f6
     };
     assert_eq!(counted(&by_rate), refused);
     assert_eq!(counted(&["verdict=\"reject\""]), refused, "for no other reason");
+}
+
+/// The mean of the limit between the first and the last of these scrapes, 15 s apart.
+fn mean_limit(scrapes: &[Scrape]) -> f64 {
+    let (first, last) = (&scrapes[0], &scrapes[scrapes.len() - 1]);
+    let grown = |name: &str, labels: &[&str]| last.sum(name, labels) - first.sum(name, labels);
+    let in_force = grown("tidegate_service_level_known_seconds_total", &["level=\"limit_rate\""]);
+    grown("tidegate_service_limit_allowed_syns_total", &[]) / in_force
 }
 
 /// A history as it would be, had the clock been a day late while it was written.
@@ -136,14 +148,16 @@ fn an_overload_between_scrapes_is_told_by_metrics_and_history() {
     let refused = clients.counts.refused_connect as f64;
     let overload = *began.borrow() + CALM as f64;
     told_by_metrics((first, &last), overload, refused);
-    // Here that the times are there, in a debug build beside whatever else runs. How near they are is claimed,
-    // and judged within 15 %, by the experiment product/record, in a release build on a machine of its own.
+    // The counters are of the whole run, the clients' times of the overload; the server waits as long in both.
     let of_clients = report.streams[0].phase("overload").unwrap().totals.first_byte;
     for (name, share, of_clients) in [("p50", 0.5, of_clients.p50), ("p99", 0.99, of_clients.p99)] {
         let of_metrics = last.quantile(first, TIMES, share).unwrap();
         println!("{name}: {of_metrics:.4} s by metrics, {of_clients:.4} s by clients");
-        assert!(of_metrics > of_clients / 2.0 && of_metrics < 2.0 * of_clients, "{name}");
+        assert!((of_metrics / of_clients - 1.0).abs() <= WITHIN, "{name}");
     }
+    let mean = mean_limit(&scrapes.borrow());
+    println!("mean limit: {mean:.2}/s by metrics, {LIMIT}/s by the file");
+    assert!((mean / LIMIT - 1.0).abs() <= WITHIN, "a mean limit of {mean}/s");
 
     let told = history(&product);
     let (begun, ended) = (only(&told, "shedding-began"), only(&told, "shedding-ended"));

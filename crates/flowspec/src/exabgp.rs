@@ -8,8 +8,8 @@
 use crate::attributes;
 use crate::nlri::Family;
 use crate::rule::{Action, Ports, Route, Rule};
-use crate::speaker::{Error, Neighbor, Options};
-use std::fmt::Write;
+use crate::speaker::{Error, Neighbor, Options, unlink, write};
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_units::Rate;
@@ -36,12 +36,8 @@ const FLAGS: [&str; 6] = ["fin", "syn", "rst", "push", "ack", "urgent"];
 /// Writes ExaBGP's configuration and waits for its child; gives the arguments of exabgp.
 pub(crate) fn prepare(options: &Options) -> std::io::Result<(Vec<String>, UnixListener)> {
     let (file, socket) = (options.dir.join("exabgp.conf"), socket(options));
-    std::fs::write(&file, configuration(options))?;
-    // Of a process that was killed.
-    match std::fs::remove_file(&socket) {
-        Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(why),
-        _ => {}
-    }
+    write(&file, &configuration(options))?;
+    unlink(&socket)?;
     Ok((vec![file.display().to_string()], UnixListener::bind(socket)?))
 }
 

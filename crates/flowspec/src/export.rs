@@ -43,12 +43,58 @@ pub enum Change {
     Withdraw(Rule),
 }
 
+/// Why a route is not told as it is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withheld {
+    /// [`Bounds::routes`] are there, or were a short while ago.
+    Budget,
+    /// It differs by less than [`Bounds::hysteresis`].
+    Hysteresis,
+    /// The last update is younger than [`Bounds::between`].
+    Between,
+    /// The speaker does not take it.
+    Refused,
+    /// The speaker was not told yet.
+    Speaker,
+}
+
+impl Withheld {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Budget => "budget",
+            Self::Hysteresis => "hysteresis",
+            Self::Between => "between",
+            Self::Refused => "refused",
+            Self::Speaker => "speaker",
+        }
+    }
+}
+
+/// A rule that is wanted, or announced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stand {
+    /// Which packets.
+    pub rule: Rule,
+    /// How many shall pass; `None`: it is to end.
+    pub wanted: Option<Action>,
+    /// How many pass, as the speaker was told; `None`: it is not announced.
+    pub told: Option<Action>,
+    /// Why the two differ.
+    pub withheld: Option<Withheld>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Told {
-    /// `None`: it was withdrawn.
+    /// `None`: it was withdrawn, or never taken.
     action: Option<Action>,
     at: Nanos,
+    refused: bool,
 }
+
+/// Most routes beyond the budget that are remembered to be shown.
+const OVER_MAX: usize = 64;
 
 /// The plan. It changes by what the speaker has taken ([`Plan::done`]), not by what it was told.
 #[derive(Debug)]
@@ -56,6 +102,8 @@ pub struct Plan {
     bounds: Bounds,
     /// In the order in which they were asked for; at most [`Bounds::routes`].
     wanted: Vec<Route>,
+    /// Those beyond the budget, at most [`OVER_MAX`].
+    over: Vec<Route>,
     told: HashMap<Rule, Told>,
     renewed: Option<Nanos>,
 }
@@ -64,7 +112,8 @@ impl Plan {
     /// Without routes.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, wanted: Vec::new(), told: HashMap::new(), renewed: None }
+        let (wanted, over) = (Vec::new(), Vec::new());
+        Self { bounds, wanted, over, told: HashMap::new(), renewed: None }
     }
 
     /// From now on these routes are to be there, and no others; renews the lease. Gives how many do not fit into
@@ -83,6 +132,8 @@ impl Plan {
         }
         all.sort_by_key(|route| !self.is_announced(&route.rule));
         let over = all.len().saturating_sub(self.bounds.routes);
+        let left_out = all.iter().skip(self.bounds.routes).take(OVER_MAX);
+        self.over = left_out.map(|route| (*route).clone()).collect();
         all.truncate(self.bounds.routes);
         self.wanted = all.into_iter().cloned().collect();
         self.renewed = Some(now);
@@ -124,7 +175,7 @@ impl Plan {
             Change::Announce(route) => (&route.rule, Some(route.action)),
             Change::Withdraw(rule) => (rule, None),
         };
-        self.told.insert(rule.clone(), Told { action, at: now });
+        self.told.insert(rule.clone(), Told { action, at: now, refused: false });
         // What was withdrawn is known for as long as it may not come back.
         let told = std::mem::take(&mut self.told);
         self.told = told.into_iter().filter(|(_, told)| self.is_held(now, told)).collect();
@@ -137,7 +188,7 @@ impl Plan {
         if self.is_announced(&route.rule) {
             return false;
         }
-        self.told.insert(route.rule.clone(), Told { action: None, at: now });
+        self.told.insert(route.rule.clone(), Told { action: None, at: now, refused: true });
         true
     }
 
@@ -150,6 +201,60 @@ impl Plan {
     #[must_use]
     pub fn announced(&self) -> usize {
         self.told.values().filter(|told| told.action.is_some()).count()
+    }
+
+    /// The rules that are announced, in the order of their text.
+    #[must_use]
+    pub fn rules(&self) -> Vec<Rule> {
+        let told = self.told.iter().filter(|(_, told)| told.action.is_some());
+        let mut rules: Vec<Rule> = told.map(|(rule, _)| rule.clone()).collect();
+        rules.sort_by_key(ToString::to_string);
+        rules
+    }
+
+    /// All rules that are wanted or announced, for people: as they are wanted, then those that are to end.
+    #[must_use]
+    pub fn stands(&self, now: Nanos) -> Vec<Stand> {
+        let told = |rule: &Rule| self.told.get(rule);
+        let inside = self.wanted.iter().map(|route| (route, false));
+        let over = self.over.iter().map(|route| (route, true));
+        let mut stands: Vec<Stand> = inside
+            .chain(over)
+            .map(|(route, over)| Stand {
+                rule: route.rule.clone(),
+                wanted: Some(route.action),
+                told: told(&route.rule).and_then(|told| told.action),
+                withheld: self.withheld(now, route, over),
+            })
+            .collect();
+        for rule in self.rules() {
+            if !stands.iter().any(|stand| stand.rule == rule) {
+                let told = told(&rule).and_then(|told| told.action);
+                stands.push(Stand { rule, wanted: None, told, withheld: None });
+            }
+        }
+        stands
+    }
+
+    fn withheld(&self, now: Nanos, route: &Route, over: bool) -> Option<Withheld> {
+        let young = |told: &Told| now.since(told.at) < self.bounds.between;
+        match self.told.get(&route.rule) {
+            Some(Told { action: Some(action), .. }) if *action == route.action => None,
+            _ if over => Some(Withheld::Budget),
+            Some(told) if told.refused && young(told) => Some(Withheld::Refused),
+            Some(Told { action: Some(action), .. }) if !self.differs(*action, route.action) => {
+                Some(Withheld::Hysteresis)
+            }
+            Some(told) if young(told) => Some(Withheld::Between),
+            Some(_) => Some(Withheld::Speaker),
+            None => {
+                let stay = |rule: &Rule| self.wanted.iter().any(|route| route.rule == *rule);
+                let here =
+                    self.told.iter().filter(|(rule, told)| stay(rule) || self.is_held(now, told));
+                let full = here.count() >= self.bounds.routes;
+                Some(if full { Withheld::Budget } else { Withheld::Speaker })
+            }
+        }
     }
 
     /// Announced, or withdrawn a short while ago.

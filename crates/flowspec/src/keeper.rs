@@ -23,6 +23,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, Stdio};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
+/// The word before the arguments of [`main`], in the program of the product. It stands in no help.
+pub const COMMAND: &str = "flowspec-keeper";
 /// In the speaker's environment until it is the speaker: its keeper's process id.
 const KEEPER: &str = "TIDEGATE_KEEPER";
 /// The program could not be started, as a shell has it.

@@ -26,7 +26,7 @@ pub mod speaker;
 
 pub use attributes::Attributes;
 pub use convert::{Unfit, Unit, What, route};
-pub use export::{Bounds, Change, Plan};
+pub use export::{Bounds, Change, Plan, Stand, Withheld};
 pub use import::{Entry, Importer, Path, Policy, Refusal, Unicast};
 pub use nlri::{Family, Flow, Malformed};
 pub use rule::{Action, Flags, Ports, Route, Rule, Unheld};

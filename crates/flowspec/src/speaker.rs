@@ -8,7 +8,7 @@
 //!      └──────────────────┴───────────── killed, all routes forgotten, waits ◄───────────────┘
 //! ```
 
-use crate::export::{Bounds, Change, Plan};
+use crate::export::{Bounds, Change, Plan, Stand};
 use crate::nlri::Malformed;
 use crate::rule::Route;
 use crate::{exabgp, gobgp};
@@ -16,7 +16,7 @@ use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -218,6 +218,17 @@ impl Error {
 }
 
 impl Speaker {
+    /// Which routers have a session now; `None`: the speaker does not tell (ExaBGP).
+    ///
+    /// # Errors
+    /// The speaker does not answer.
+    pub async fn sessions(&mut self) -> Result<Option<Vec<IpAddr>>, Error> {
+        match self {
+            Self::GoBgp(client) => client.sessions().await.map(Some),
+            Self::ExaBgp(_) => Ok(None),
+        }
+    }
+
     async fn tell(&mut self, change: &Change) -> Result<(), Error> {
         match (self, change) {
             (Self::GoBgp(client), Change::Announce(route)) => client.announce(route).await,
@@ -225,6 +236,21 @@ impl Speaker {
             (Self::ExaBgp(pipe), Change::Announce(route)) => pipe.0.announce(route).await,
             (Self::ExaBgp(pipe), Change::Withdraw(rule)) => pipe.0.withdraw(rule).await,
         }
+    }
+}
+
+/// Writes a file of our directory anew: that of a process before may be another user's.
+pub(crate) fn write(file: &Path, text: &str) -> io::Result<()> {
+    unlink(file)?;
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(file)?;
+    file.write_all(text.as_bytes())
+}
+
+/// Removes what a process that was killed has left.
+pub(crate) fn unlink(file: &Path) -> io::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
+        _ => Ok(()),
     }
 }
 
@@ -263,7 +289,9 @@ impl Running {
                 (arguments, Some(listener))
             }
         };
-        let log = File::create(options.dir.join("speaker.log")).map_err(failed)?;
+        let log = options.dir.join("speaker.log");
+        write(&log, "").map_err(failed)?;
+        let log = File::options().append(true).open(log).map_err(failed)?;
         let helper = &options.helper;
         let lease_ms = Duration::from(options.lease).as_millis().max(1).to_string();
         let mut command = Command::new(&helper.program);
@@ -334,6 +362,8 @@ pub struct Exporter {
     again: (Nanos, Nanos),
     started: u64,
     refused: u64,
+    /// What the speaker has taken, or lost, and nobody has asked for yet.
+    done: Vec<Change>,
 }
 
 impl Exporter {
@@ -345,7 +375,8 @@ impl Exporter {
         options.check()?;
         let plan = Plan::new(bounds);
         let again = (Nanos::ZERO, AGAIN.0);
-        Ok(Self { options, plan, running: None, again, started: 0, refused: 0 })
+        let (running, done) = (None, Vec::new());
+        Ok(Self { options, plan, running, again, started: 0, refused: 0, done })
     }
 
     /// See [`Plan::want`].
@@ -364,11 +395,30 @@ impl Exporter {
         let done = self.step(now).await;
         if done.is_err() {
             self.running = None;
+            self.done.extend(self.plan.rules().into_iter().map(Change::Withdraw));
             self.plan.forget();
             let (_, wait) = self.again;
             self.again = (now + wait, Nanos(wait.0.saturating_mul(2).min(AGAIN.1.0)));
         }
         done
+    }
+
+    /// What the speaker has taken since the last call, and what went with a speaker that has ended. To be asked
+    /// after each [`Self::tick`].
+    pub fn done(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.done)
+    }
+
+    /// See [`Plan::stands`].
+    #[must_use]
+    pub fn stands(&self, now: Nanos) -> Vec<Stand> {
+        self.plan.stands(now)
+    }
+
+    /// Whether the speaker runs and its API answers.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.speaker.is_some())
     }
 
     /// The connection to the speaker, once its API answers: for import.
@@ -433,6 +483,7 @@ impl Exporter {
                 Ok(()) => {
                     tracing::debug!(?change, "told the BGP speaker");
                     self.plan.done(now, &change);
+                    self.done.push(change);
                 }
                 // The other routes stay. One that is there, and cannot be changed, must not stay as it is.
                 Err(why) if why.is_about_a_rule() && self.plan.refuse(now, &change) => {

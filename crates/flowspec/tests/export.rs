@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tidegate_flowspec::attributes::{self, community};
 use tidegate_flowspec::rule::Action::{Bytes, Packets};
 use tidegate_flowspec::{
-    Attributes, Bounds, Change, Flags, Plan, Route, Rule, Unfit, Unit, What, route,
+    Attributes, Bounds, Change, Flags, Plan, Route, Rule, Unfit, Unit, What, Withheld, route,
 };
 use tidegate_model::remote::{RemoteLimit, Restriction};
 use tidegate_units::{Nanos, Rate, Share};
@@ -212,6 +212,32 @@ fn a_route_that_the_speaker_does_not_take_is_tried_again_later() {
     assert!(!plan.refuse(at(20), &changes[0]));
     assert!(!plan.refuse(at(20), &Change::Withdraw(to(2, 1.0).rule)));
     assert_eq!(plan.announced(), 1);
+}
+
+#[test]
+fn what_is_withheld_says_why() {
+    let mut plan = Plan::new(Bounds { routes: 2, ..Bounds::default() });
+    let shown = |plan: &Plan, second| {
+        let stands = plan.stands(Nanos::from_secs(second)).into_iter();
+        stands.map(|stand| (stand.told.is_some(), stand.withheld)).collect::<Vec<_>>()
+    };
+    want(&mut plan, 0, &[to(1, 100.0), to(2, 100.0), to(3, 100.0)]);
+    let (budget, speaker) = (Some(Withheld::Budget), Some(Withheld::Speaker));
+    assert_eq!(shown(&plan, 0), [(false, speaker), (false, speaker), (false, budget)]);
+    let changes = plan.changes(Nanos::ZERO);
+    plan.done(Nanos::ZERO, &changes[0]);
+    assert!(plan.refuse(Nanos::ZERO, &changes[1]));
+    assert_eq!(shown(&plan, 1), [(true, None), (false, Some(Withheld::Refused)), (false, budget)]);
+    want(&mut plan, 2, &[to(1, 110.0), to(2, 100.0)]);
+    assert_eq!(shown(&plan, 2)[0], (true, Some(Withheld::Hysteresis)));
+    want(&mut plan, 3, &[to(1, 200.0), to(2, 100.0)]);
+    assert_eq!(shown(&plan, 3)[0], (true, Some(Withheld::Between)));
+    // One that was withdrawn holds its place, so another one waits; one that shall end is shown.
+    want(&mut plan, 11, &[]);
+    assert_eq!(shown(&plan, 11), [(true, None)]);
+    assert_eq!(tell(&mut plan, 11), [Change::Withdraw(to(1, 1.0).rule)]);
+    want(&mut plan, 12, &[to(1, 100.0), to(4, 100.0)]);
+    assert_eq!(shown(&plan, 12), [(false, Some(Withheld::Between)), (false, speaker)]);
 }
 
 /// What was not done is proposed again.

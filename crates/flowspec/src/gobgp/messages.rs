@@ -12,6 +12,8 @@ pub(super) const GLOBAL: i32 = 0;
 pub(super) const UNICAST: i32 = 1;
 /// `Family.Safi`
 pub(super) const FLOW_SPEC: i32 = 133;
+/// `PeerState.SessionState`
+pub(super) const ESTABLISHED: i32 = 6;
 /// `TableLookupPrefix.Type`
 pub(super) const LONGER: i32 = 1;
 /// `TableLookupPrefix.Type`
@@ -98,4 +100,27 @@ pub(super) struct ListPathRequest {
 pub(super) struct ListPathResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) destination: Option<Destination>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ListPeerRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ListPeerResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) peer: Option<Peer>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Peer {
+    #[prost(message, optional, tag = "5")]
+    pub(super) state: Option<PeerState>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PeerState {
+    #[prost(string, tag = "5")]
+    pub(super) neighbor_address: String,
+    #[prost(int32, tag = "13")]
+    pub(super) session_state: i32,
 }

@@ -9,7 +9,7 @@ use crate::attributes::{self, Attributes};
 use crate::import::{Path, Unicast};
 use crate::nlri::{self, Flow};
 use crate::rule::{Action, Route, Rule};
-use crate::speaker::{Error, Neighbor, Options};
+use crate::speaker::{Error, Neighbor, Options, unlink, write};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::http::Uri;
@@ -18,8 +18,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use ipnet::IpNet;
 use messages as api;
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::future::Future;
+use std::net::IpAddr;
 use std::path::{Path as File, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -44,13 +45,9 @@ pub(crate) fn socket(options: &Options) -> PathBuf {
 /// Writes GoBGP's configuration; gives the arguments of gobgpd.
 pub(crate) fn prepare(options: &Options) -> std::io::Result<Vec<String>> {
     let file = options.dir.join("gobgpd.toml");
-    std::fs::write(&file, configuration(options))?;
+    write(&file, &configuration(options))?;
     let socket = socket(options);
-    // Of a process that was killed.
-    match std::fs::remove_file(&socket) {
-        Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(why),
-        _ => {}
-    }
+    unlink(&socket)?;
     Ok(vec![
         "--config-type=toml".into(),
         format!("--config-file={}", file.display()),
@@ -134,6 +131,23 @@ impl Client {
         let request = api::DeletePathRequest { table_type: api::GLOBAL, family, path };
         let _: api::Empty = self.call("DeletePath", request).await?;
         Ok(())
+    }
+
+    /// The neighbors whose session is established.
+    ///
+    /// # Errors
+    /// GoBGP does not say.
+    pub async fn sessions(&mut self) -> Result<Vec<IpAddr>, Error> {
+        let mut up = Vec::new();
+        self.list("ListPeer", api::ListPeerRequest {}, |response: api::ListPeerResponse| {
+            let state = response.peer.and_then(|peer| peer.state).unwrap_or_default();
+            if state.session_state == api::ESTABLISHED {
+                up.extend(state.neighbor_address.parse::<IpAddr>());
+            }
+            within(up.len())
+        })
+        .await?;
+        Ok(up)
     }
 
     /// All FlowSpec paths of a family that peers have sent.

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Limits that servers push into a congested router: clamped, relaxed in steps, gone in time, and none without
-//! congestion.
+//! congestion. And those for routers that give no hit counters back, against a server and its controller.
 
-use tidegate_control::fleet::remote::{Flow, Grant, Inbound, NotTaken, Protected, TTL};
+mod world;
+
+use tidegate_control::fleet::remote::{
+    BEGIN_AFTER, CALM_AFTER, Flow, Grant, Inbound, NotTaken, Protected, Steps, TTL, Uncounted,
+};
+use tidegate_control::{DefaultController, DefaultSpec};
+use tidegate_flowspec::{Action, Bounds, Change, Plan, Route, Rule};
 use tidegate_model::remote::{Arrived, Pushed, ReceivedLimit, RemoteLimit, Restriction, Scope};
 use tidegate_units::{Nanos, Rate};
 
@@ -219,4 +225,188 @@ fn only_services_in_a_scope_for_congestion_are_told_of() {
     inbound.tick(Nanos::SECOND, TICK, &[flow; 3]);
     let told: Vec<_> = inbound.notices(1).into_iter().map(|(_, notice)| notice.service).collect();
     assert_eq!(told, ["shop"]);
+}
+
+/// Routers without hit counters before a server with the default controller, in steps of a second.
+struct Counterless {
+    world: world::World,
+    controller: DefaultController,
+    law: Uncounted,
+    plan: Plan,
+    /// Packets per second that the routers let pass of what they are told; `None`: they are told nothing.
+    told: Option<f64>,
+    /// What of it they really let pass.
+    passes: f64,
+    /// Updates: the second, and the rate.
+    updates: Vec<(u64, Option<f64>)>,
+    second: u64,
+}
+
+impl Counterless {
+    fn new(passes: f64) -> Self {
+        let bounds = Bounds::default();
+        let steps = Steps { by: bounds.hysteresis, between: bounds.between };
+        Self {
+            world: world::World::new(world::Spec::default(), 7),
+            controller: DefaultController::new(DefaultSpec::default()),
+            law: Uncounted::new(steps),
+            plan: Plan::new(bounds),
+            told: None,
+            passes,
+            updates: Vec::new(),
+            second: 0,
+        }
+    }
+
+    fn seconds(&mut self, seconds: u64, demand: f64) {
+        for _ in 0..seconds {
+            self.second += 1;
+            let rate = self.told.map_or(demand, |told| demand.min(told * self.passes));
+            let (law, mut now, mut wanted) = (&mut self.law, Nanos::ZERO, None);
+            self.world.run(&mut self.controller, (rate, 0.0, 1), |signals, limits| {
+                let came = signals.balance.counts.map(|counts| counts.value.offered);
+                now = signals.now;
+                wanted = law.tick((now, signals.period), limits.rate, came);
+            });
+            let rule = Rule::to("192.0.2.1/32".parse().expect("a prefix"));
+            let route = |rate| Route { rule: rule.clone(), action: Action::Packets(rate) };
+            let routes: Vec<Route> = wanted.map(route).into_iter().collect();
+            assert_eq!(self.plan.want(now, &routes), Ok(0));
+            for change in self.plan.changes(now) {
+                self.plan.done(now, &change);
+                self.told = match change {
+                    Change::Announce(Route { action: Action::Packets(rate), .. }) => {
+                        Some(rate.get())
+                    }
+                    _ => None,
+                };
+                self.updates.push((self.second, self.told));
+            }
+        }
+    }
+
+    /// The share of these seconds in which the server completed at least nine tenths of what it can.
+    fn good(&self, from: usize, to: usize) -> f64 {
+        let enough = 0.9 * CAPACITY;
+        let good = self.world.seconds[from..to].iter().filter(|s| s.done() as f64 >= enough);
+        good.count() as f64 / (to - from) as f64
+    }
+}
+
+/// Responses per second of the world's server.
+const CAPACITY: f64 = 640.0;
+
+/// An overload of five minutes: a handful of updates, no swing, and the route is gone in time.
+#[test]
+fn routers_without_hit_counters_are_told_rarely_and_let_go() {
+    // Such as they are told, and routers that let pass less, or more.
+    for passes in [1.0, 0.7, 1.5] {
+        let mut routers = Counterless::new(passes);
+        routers.seconds(30, 0.5 * CAPACITY);
+        assert!(routers.updates.is_empty(), "{:?}", routers.updates);
+        routers.seconds(300, 3.0 * CAPACITY);
+        let during = routers.updates.len();
+        let good = routers.good(35, 330);
+        println!("{passes}: {good:.3} of the seconds; {:.0?}", routers.updates);
+        assert!(during >= 1, "a route");
+        assert!(good >= 0.95, "{passes}: {good}");
+        assert!(during <= 5, "{passes}: {:?}", routers.updates);
+        let ends = routers.updates.iter().filter(|(_, told)| told.is_none()).count();
+        assert_eq!(ends, 0, "{passes}: never let go in the overload: {:?}", routers.updates);
+        routers.seconds(60, 0.5 * CAPACITY);
+        let (last, told) = *routers.updates.last().expect("an update");
+        assert!(told.is_none() && last <= 330 + 30, "{passes}: {:?}", routers.updates);
+        routers.seconds(120, 0.5 * CAPACITY);
+        assert_eq!(routers.updates.last(), Some(&(last, None)), "{passes}: it stays so");
+    }
+}
+
+/// The crowd goes down to just below what the server can take: the route ends after some steps.
+#[test]
+fn a_route_ends_also_where_nearly_all_of_the_capacity_is_needed() {
+    let mut routers = Counterless::new(1.0);
+    routers.seconds(30, 0.5 * CAPACITY);
+    routers.seconds(60, 3.0 * CAPACITY);
+    assert!(routers.told.is_some());
+    routers.seconds(90, 0.85 * CAPACITY);
+    println!("{:?}", routers.updates);
+    assert_eq!(routers.told, None, "{:?}", routers.updates);
+    assert!(routers.good(92, 180) < 0.5, "nothing is overloaded any more");
+}
+
+/// Rounds of a tick with what the service limits itself to and how much comes, per second.
+fn rounds(law: &mut Uncounted, now: &mut Nanos, seconds: u64, own: Option<f64>, came: Option<f64>) {
+    for _ in 0..10 * seconds {
+        *now += TICK;
+        let came = came.map(|came| (came * TICK.as_secs_f64()) as u64);
+        law.tick((*now, TICK), own.map(rate), came);
+    }
+}
+
+#[test]
+fn each_bound_of_the_rate_for_routers_without_hit_counters() {
+    let (mut law, mut now) = (Uncounted::new(Steps::default()), Nanos::SECOND);
+    let is = |law: &Uncounted| law.rate().map(|rate| rate.get().round());
+    // Not above K times the own limit: a router would refuse nothing.
+    rounds(&mut law, &mut now, 20, Some(100.0), Some(120.0));
+    assert_eq!(is(&law), None);
+    rounds(&mut law, &mut now, BEGIN_AFTER.0 / Nanos::SECOND.0, Some(100.0), Some(300.0));
+    assert_eq!(is(&law), None, "not long enough");
+    rounds(&mut law, &mut now, 1, Some(100.0), Some(300.0));
+    assert_eq!(is(&law), Some(120.0));
+    // It stays while what arrives is near, and for a while beyond that; no router obeys in the last row.
+    for (own, came, seconds, expected) in [
+        (84.0, 120.0, 20, 120.0),
+        (60.0, 120.0, 9, 120.0),
+        (84.0, 120.0, 1, 120.0),
+        (60.0, 120.0, 9, 120.0),
+        (60.0, 120.0, 2, 72.0),
+        (200.0, 400.0, 20, 72.0),
+        (48.0, 400.0, 12, 58.0),
+    ] {
+        rounds(&mut law, &mut now, seconds, Some(own), Some(came));
+        assert_eq!(is(&law), Some(expected), "own {own}");
+    }
+    // Calm: a step after each 10 s, up to what has come.
+    for expected in [69.0, 83.0, 100.0, 119.0, 143.0, 172.0, 206.0, 248.0, 297.0, 357.0] {
+        rounds(&mut law, &mut now, 10, None, Some(expected));
+        assert!(
+            is(&law).is_some_and(|is| (is - expected).abs() <= 1.0),
+            "{:?} {expected}",
+            is(&law)
+        );
+    }
+    rounds(&mut law, &mut now, 10, None, Some(357.0));
+    assert_eq!(is(&law), None, "more has never come");
+}
+
+/// Each overload that comes back soon doubles the time that the route stays, so that nothing swings without end.
+#[test]
+fn a_route_that_is_let_go_too_early_stays_longer_the_next_time() {
+    let (mut law, mut now) = (Uncounted::new(Steps::default()), Nanos::SECOND);
+    let mut stays = Vec::new();
+    for _ in 0..7 {
+        rounds(&mut law, &mut now, 5, Some(100.0), Some(900.0));
+        assert!(law.rate().is_some());
+        let begin = now;
+        while law.rate().is_some() {
+            assert!(now.since(begin) < Nanos::from_secs(600));
+            rounds(&mut law, &mut now, 1, None, Some(10.0));
+        }
+        stays.push(now.since(begin).0 / Nanos::SECOND.0);
+    }
+    let least = CALM_AFTER.0 / Nanos::SECOND.0;
+    println!("{stays:?}");
+    assert!((least..least + 5).contains(&stays[0]), "{stays:?}");
+    assert!(stays[1] >= 2 * least && stays.windows(2).all(|two| two[1] >= two[0]), "{stays:?}");
+    // Let go by an operator: at once, and it is forgotten.
+    rounds(&mut law, &mut now, 5, Some(100.0), Some(900.0));
+    law.clear();
+    assert_eq!(law.rate(), None);
+    // What comes is not known: it grows, and ends.
+    rounds(&mut law, &mut now, 5, Some(100.0), Some(900.0));
+    rounds(&mut law, &mut now, 29, None, None);
+    assert!(law.rate().is_some_and(|rate| rate.get() > 121.0));
+    rounds(&mut law, &mut now, 2, None, None);
+    assert_eq!(law.rate(), None);
 }

@@ -30,6 +30,7 @@ const LAW: [(&str, &[&str]); 27] = [
             "sense",
             "control",
             "peer",
+            "flowspec",
             "gate",
             "proxy",
             "telemetry",
@@ -55,7 +56,8 @@ const LAW: [(&str, &[&str]); 27] = [
 ];
 
 /// What only tests may use beyond the law, with the reason.
-const TESTS_TOO: [(&str, &str, &str); 2] = [
+const TESTS_TOO: [(&str, &str, &str); 3] = [
+    ("control", "flowspec", "the law for routers is tried with the plan that tells them"),
     ("gate", "control", "the shipped controller finds the limit by what the gate counts"),
     ("api", "config", "explanations are tried on a real configuration"),
 ];

@@ -16,6 +16,7 @@
 //! | `divide.rs` | one rate for several control nodes |
 //! | `feedback.rs` | what a server sends: its own limit, and how it grows back |
 //! | `answer.rs` | what an overloaded server answers to congested routers (NetDraino) |
+//! | `uncounted.rs` | what a server tells routers that give no hit counters (FlowSpec) |
 //! | `pushed.rs` | such a limit at the router: it relaxes, and ends with the congestion |
 //!
 //! It knows nothing of sessions and frames (tidegate-peer); time is an argument.
@@ -27,6 +28,7 @@ mod feedback;
 mod held;
 mod inbound;
 mod pushed;
+mod uncounted;
 
 pub use self::answer::{Answer, K, NOTICE_FOR, Reply};
 pub use self::authority::{Authority, Grant, NotTaken, Way};
@@ -35,3 +37,4 @@ pub use self::feedback::{Feedback, GROWTH_PER_SECOND, Node};
 pub use self::held::{Held, OPENING_STEPS};
 pub use self::inbound::{Flow, HITS_EVERY, InForce, Inbound, Protected};
 pub use self::pushed::{PUSHBACK, TTL};
+pub use self::uncounted::{BEGIN_AFTER, CALM_AFTER, Steps, Uncounted};

@@ -223,6 +223,7 @@ fn words(explanation: &Explanation, (snapshot, complete): (&Snapshot, bool)) -> 
     }
     for service in &explanation.services {
         service_words(service, &mut words);
+        words.extend(route_words(&service.service, snapshot));
     }
     refused_words(explanation, complete, &mut words);
     if explanation.samples.is_empty() {
@@ -233,6 +234,18 @@ fn words(explanation: &Explanation, (snapshot, complete): (&Snapshot, bool)) -> 
     }
     words.extend(explanation.samples.iter().map(ExplainedSample::sentence));
     words
+}
+
+/// What routers were told to let pass (BGP FlowSpec).
+fn route_words(service: &str, snapshot: &Snapshot) -> impl Iterator<Item = String> {
+    let live = snapshot.flowspec.iter().filter(|flowspec| !flowspec.shadow);
+    let routes = live.flat_map(|flowspec| &flowspec.routes);
+    routes.filter(move |route| route.service == service).filter_map(|route| {
+        let (service, rule, unit, told) = (&route.service, &route.rule, &route.unit, route.told?);
+        Some(format!(
+            "{service}: routers let {told:.0} {unit}/s {rule} pass; of what they refuse nothing is known here."
+        ))
+    })
 }
 
 /// A remote limit in force: who gave it, until when, what it refused.

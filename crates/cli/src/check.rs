@@ -218,5 +218,15 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
         )?;
         rules(service, out)?;
     }
+    let Some(flowspec) = &config.flowspec else { return Ok(()) };
+    let exports: Vec<&str> = flowspec.export.iter().map(|export| &*export.service).collect();
+    let shadow = if flowspec.shadow { " in shadow, nothing is announced" } else { "" };
+    writeln!(
+        out,
+        "flowspec: {} tells {} router(s) the limits of {}{shadow}",
+        flowspec.speaker.name(),
+        flowspec.peers.len(),
+        exports.join(", ")
+    )?;
     Ok(())
 }

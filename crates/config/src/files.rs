@@ -16,7 +16,12 @@ impl Config {
             let at = move |key: &str| format!("gateways.{}.tls.{key}", step(&gateway.name));
             files.map(move |(key, file)| (at(key), file))
         });
-        cluster.chain(gateways).collect()
+        let routers = self.flowspec.iter().flat_map(|flowspec| &flowspec.peers);
+        let passwords = routers.filter_map(|peer| {
+            let at = format!("flowspec.peers.{}.password_file", step(&peer.name));
+            Some((at, peer.password_file.as_deref()?))
+        });
+        cluster.chain(gateways).chain(passwords).collect()
     }
 }
 
@@ -47,7 +52,7 @@ mod tests {
     fn each_file_stands_at_its_key() {
         let text = "
 interfaces: [{name: eth0}, {name: eth1, side: servers}]
-services: {shop: {mode: shadow, listen: ['192.0.2.11:80']}}
+services: {shop: {mode: shadow, listen: ['192.0.2.11:80']}, mail: {mode: shadow, listen: ['192.0.2.11:25']}}
 gateways:
   edge: {adapter: traefik, listen: '192.0.2.1:80', routes: [{service: shop}],
          tls: {certificate: /g/c, key: /g/k, authority: /g/a}}
@@ -58,6 +63,12 @@ cluster:
   listen: 192.0.2.1:7416
   peers: {b1: {identity: 'spiffe://e/b1', services: [shop], limits_when_congested: ['192.0.2.11:80']}}
   grants: {operator: /o, files: [/g1, /g2], revoked: /r}
+flowspec:
+  speaker: gobgp
+  as: 65001
+  router_id: 192.0.2.11
+  peers: {r1: {address: 192.0.2.1, local: 192.0.2.11, as: 65002, password_file: /p}}
+  export: [{service: mail}]
 ";
         let config = parse(text, &Registry::new(["fresh_first"], ["default"])).unwrap();
         let files = config.files();
@@ -76,6 +87,7 @@ cluster:
                 "gateways.edge.tls.certificate /g/c",
                 "gateways.edge.tls.key /g/k",
                 "gateways.edge.tls.authority /g/a",
+                "flowspec.peers.r1.password_file /p",
             ]
         );
     }

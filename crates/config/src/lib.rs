@@ -13,6 +13,7 @@ mod diff;
 mod error;
 mod file;
 mod files;
+mod flowspec;
 mod gateways;
 mod named;
 mod namespace;
@@ -37,6 +38,9 @@ pub use cluster::{
 pub use diff::diff;
 pub use error::{ConfigError, ConfigErrors, ERRORS_MAX, Place};
 pub use file::{CONFIG_BYTES_MAX, LoadError, load, load_located};
+pub use flowspec::{
+    ExportConfig, FlowspecConfig, RouteUnit, SPEAKER_PEERS_MAX, SpeakerKind, SpeakerPeerConfig,
+};
 pub use gateways::*;
 pub use namespace::namespace_path;
 pub use presets::Preset;

@@ -75,6 +75,25 @@ pub enum SystemFault {
         /// Why not.
         why: String,
     },
+    /// The BGP speaker is not there.
+    SpeakerMissing {
+        /// Its program.
+        program: PathBuf,
+    },
+    /// The password of a session with a router cannot be used.
+    PasswordFile {
+        /// The router.
+        peer: String,
+        /// Why not.
+        why: String,
+    },
+    /// A router refuses connections of a service that this host would never refuse, or last.
+    RouteForAll {
+        /// Index in `flowspec.export`.
+        index: usize,
+        /// Whose.
+        whose: String,
+    },
     /// A certificate, key or authority of a gateway that cannot be used.
     GatewayFile {
         /// The gateway.
@@ -205,6 +224,7 @@ impl SystemFault {
                 | Self::OnTop { .. }
                 | Self::Unreadable { .. }
                 | Self::NotKept { .. }
+                | Self::RouteForAll { .. }
                 | Self::CgroupMissing { .. }
                 | Self::NothingListens { .. }
                 | Self::OpenGateway { .. }
@@ -212,6 +232,22 @@ impl SystemFault {
                 | Self::GatewayInUse { .. }
                 | Self::AgentInUse { .. }
         )
+    }
+
+    /// What is wrong with what routers are told.
+    fn of_routers(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::SpeakerMissing { program } => write!(
+                f,
+                "{} is not there, or cannot be executed: install it; until then nothing is announced",
+                program.display()
+            ),
+            Self::RouteForAll { whose, .. } => {
+                write!(f, "a router that holds its limit refuses {whose} like everybody else")
+            }
+            Self::PasswordFile { why, .. } => f.write_str(why),
+            _ => Ok(()),
+        }
     }
 
     /// The fault at its place in the file.
@@ -235,6 +271,14 @@ impl SystemFault {
             Self::NamespaceMissing { at, .. } | Self::Unreadable { at, .. } => at.clone(),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),
             Self::UserMissing { .. } | Self::NotKept { .. } => "daemon.user".into(),
+            Self::SpeakerMissing { .. } => {
+                let given = config.flowspec.as_ref().is_some_and(|f| f.program.is_some());
+                if given { "flowspec.program" } else { "flowspec.speaker" }.into()
+            }
+            Self::PasswordFile { peer, .. } => {
+                format!("flowspec.peers.{}.password_file", step(peer))
+            }
+            Self::RouteForAll { index, .. } => format!("flowspec.export[{index}].service"),
             Self::PeerFile { path, .. } => {
                 let cluster = config.cluster.as_ref();
                 let key = cluster.map_or("certificate", |cluster| match path {
@@ -298,6 +342,9 @@ impl std::fmt::Display for SystemFault {
             Self::PeerFile { path, why } | Self::GatewayFile { path, why, .. } => {
                 write!(f, "{}: {why}", path.display())
             }
+            Self::SpeakerMissing { .. } | Self::PasswordFile { .. } | Self::RouteForAll { .. } => {
+                self.of_routers(f)
+            }
             Self::CgroupMissing { path, .. } => {
                 write!(f, "{} does not exist; until it does there is no CPU signal", path.display())
             }
@@ -329,16 +376,10 @@ impl std::fmt::Display for SystemFault {
                 f,
                 "found {endpoint}, which other hosts reach: whoever does can read the limit (insecure: true)"
             ),
-            Self::GatewayInUse { endpoint, .. } => write!(
-                f,
-                "found {endpoint}, where somebody listens already; if that is no running tidegate, the \
-                 gateway cannot be served"
-            ),
-            Self::AgentInUse { endpoint, .. } => write!(
-                f,
-                "found {endpoint}, where somebody listens already; if that is no running tidegate, \
-                 HAProxy is told nothing"
-            ),
+            Self::GatewayInUse { endpoint, .. } => {
+                in_use(f, endpoint, "the gateway cannot be served")
+            }
+            Self::AgentInUse { endpoint, .. } => in_use(f, endpoint, "HAProxy is told nothing"),
         }
     }
 }
@@ -349,6 +390,13 @@ fn not_kept(f: &mut std::fmt::Formatter<'_>, directory: &Path) -> std::fmt::Resu
         "{} belongs to another user, and the daemon stays root, without capabilities: it keeps nothing there for a \
          restart; name that user here, or give the directory to root (systemd: User=root)",
         directory.display()
+    )
+}
+
+fn in_use(f: &mut std::fmt::Formatter<'_>, endpoint: &Endpoint, then: &str) -> std::fmt::Result {
+    write!(
+        f,
+        "found {endpoint}, where somebody listens already; if that is no running tidegate, {then}"
     )
 }
 

@@ -15,7 +15,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::borrow::Cow;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use tidegate_model::remote::Scope;
 use tidegate_model::{CpuList, Listen, Namespace, SpiffeId, written_as_text};
@@ -45,6 +45,8 @@ pub(super) enum Kind {
     Endpoint,
     Scope,
     Namespace,
+    Ip,
+    Ipv4,
 }
 
 impl Kind {
@@ -69,6 +71,8 @@ impl Kind {
             "endpoint" => Self::Endpoint,
             "scope" => Self::Scope,
             "namespace" => Self::Namespace,
+            "ip" => Self::Ip,
+            "ipv4" => Self::Ipv4,
             _ => return None,
         })
     }
@@ -97,6 +101,8 @@ impl Kind {
             Self::Scope => {
                 "a service, \"address:port\" or \"prefix:port\" (/24, IPv6: /48, or longer)"
             }
+            Self::Ip => "an address such as 192.0.2.1 or 2001:db8::1",
+            Self::Ipv4 => "an IPv4 address such as 192.0.2.1",
             Self::Namespace => "\"pid:NUMBER\", \"cgroup:/path\" or a path such as /run/netns/web",
         }
     }
@@ -122,6 +128,10 @@ impl Kind {
             Self::Endpoint => text.parse::<Endpoint>().map(drop),
             Self::Scope => text.parse::<Scope>().map(drop),
             Self::Namespace => text.parse::<Namespace>().map(drop),
+            Self::Ip => text.parse::<IpAddr>().map(drop).map_err(|_| "it is no address".into()),
+            Self::Ipv4 => {
+                text.parse::<Ipv4Addr>().map(drop).map_err(|_| "it is no IPv4 address".into())
+            }
         }
     }
 }
@@ -162,6 +172,14 @@ text_schema!(
 text_schema!(
     /// The schema of a rate.
     RateText, "rate", "type": ["number", "string"], "pattern": "^[0-9]+(\\.[0-9]+)?(/s)?$"
+);
+text_schema!(
+    /// The schema of an address.
+    IpText, "ip", "type": "string"
+);
+text_schema!(
+    /// The schema of an IPv4 address.
+    Ipv4Text, "ipv4", "type": "string"
 );
 text_schema!(
     /// The schema of a prefix.
@@ -357,6 +375,10 @@ with_text!(
     /// A share that may be absent.
     share_opt: Option<Share>, |d| from_text(d, parse_share).map(Some),
     |v: &Option<Share>| v.map(show_share)
+);
+with_text!(
+    /// A share.
+    share: Share, |d| from_text(d, parse_share), |v: &Share| show_share(*v)
 );
 with_text!(
     /// A rate.

@@ -3,6 +3,7 @@
 //! docs/configuration.md, and the check of the file's shape.
 
 use super::cluster::{BACKENDS_MAX, BackendConfig, ClusterConfig};
+use super::flowspec::FlowspecConfig;
 use super::gateways::{AgentCheckConfig, GATEWAYS_MAX, GatewayConfig};
 use super::named::{self, Named};
 use super::presets::Preset;
@@ -90,6 +91,9 @@ pub struct Config {
     /// Reports between hosts; without it there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterConfig>,
+    /// Limits of services as BGP FlowSpec routes for routers that are not ours; without it there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flowspec: Option<FlowspecConfig>,
 }
 
 /// One interface.

@@ -2,6 +2,7 @@
 //! What an operator may say to the owner. Each command changes everything or nothing.
 
 use crate::cluster;
+use crate::flowspec;
 use crate::governor::Governor;
 use crate::overrides::guarded;
 use crate::owner::Owner;
@@ -111,6 +112,10 @@ impl Owner {
         }
         if let Err(error) = cluster::examine(&config) {
             let why = format!("nothing was changed: cluster: {error}");
+            return Err(ApiError::new(ErrorKind::ConfigInvalid, why));
+        }
+        if let Err(why) = flowspec::examine(&config) {
+            let why = format!("nothing was changed: flowspec: {why}");
             return Err(ApiError::new(ErrorKind::ConfigInvalid, why));
         }
         if let Err(error) = self.plane.apply(&config) {

@@ -16,6 +16,7 @@ pub mod controllers;
 mod detach;
 mod effect;
 mod exempt;
+mod flowspec;
 mod gateways;
 mod governor;
 mod handover;

@@ -255,6 +255,7 @@ impl Owner {
     pub fn join_peers(&mut self) {
         self.senses.join(&self.intent.config);
         self.plane.open(&self.intent.config);
+        self.remote.flowspec.open(&self.intent.config);
         for (subject, why) in self.record.open() {
             self.warnings.stick(self.clock.now(), subject, format!("is not written: {why}"));
         }
@@ -551,8 +552,8 @@ impl Owner {
         let Self { remote, sensed, intent, senses, record, warnings, .. } = self;
         let of = (&intent.config, intent.released);
         self.joined = remote.tick(now, of, (sensed, own), &mut **senses);
-        remote.links.turns().into_iter().for_each(|what| record.note(what));
-        remote.links.problems().for_each(|(subject, text)| warnings.raise(now, &subject, text));
+        record.note_all(remote.events());
+        remote.problems().for_each(|(subject, text)| warnings.raise(now, &subject, text));
     }
 
     fn note_record(&mut self, now: Nanos) {
@@ -576,8 +577,7 @@ impl Owner {
 
     /// Writes what changed.
     fn write(&mut self, now: Nanos, kept: Kept) {
-        let limits = self.joined.clone();
-        let config = &self.intent.config;
+        let (limits, config) = (self.joined.clone(), &self.intent.config);
         if let Err(error) = self.in_force.write(&mut *self.plane, config, (limits, kept)) {
             self.warnings.raise(now, "limits", format!("cannot be written: {error}"));
         }
@@ -658,6 +658,7 @@ impl Owner {
             warnings: self.warnings.sentences(now),
             peers,
             gateways: self.gateways.summed(self.plane.gateways(&self.intent.config)),
+            flowspec: self.remote.flowspec.state(),
         };
         self.out.send_replace(Some(Arc::new(snapshot)));
     }

@@ -8,6 +8,7 @@ pub(crate) use place::{inner_port, on_top};
 
 use crate::account::{Account, not_written, unreadable};
 use crate::cluster;
+use crate::flowspec::{alike, password};
 use crate::gateways::open;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -44,6 +45,8 @@ pub(crate) const fn forbids_to_run(fault: &SystemFault) -> bool {
         && !matches!(
             fault,
             SystemFault::PeerFile { .. }
+                | SystemFault::SpeakerMissing { .. }
+                | SystemFault::PasswordFile { .. }
                 | SystemFault::GatewayFile { .. }
                 | SystemFault::UserMissing { .. }
         )
@@ -97,6 +100,7 @@ pub fn examine(
     if let Err(PeerTlsError { path, why }) = cluster::examine(config) {
         found.faults.push(SystemFault::PeerFile { path, why });
     }
+    routers(config, &mut found);
     place::listeners(config, listeners, trees.proc, &mut found);
     found.faults.extend(open(config).into_iter().map(|(_, fault)| fault));
     gateways(config, listeners, trees.proc, &mut found);
@@ -105,6 +109,39 @@ pub fn examine(
         Err(error) => found.notes.push(format!("ssh servers cannot be looked for: {error}")),
     }
     found
+}
+
+/// What the BGP speaker needs, and whom routers refuse that this host would not.
+fn routers(config: &Config, found: &mut Preflight) {
+    let Some(flowspec) = &config.flowspec else { return };
+    if !flowspec.shadow {
+        let named = flowspec.program.clone().unwrap_or_else(|| flowspec.speaker.program().into());
+        if !is_program(&named) {
+            found.faults.push(SystemFault::SpeakerMissing { program: named });
+        }
+    }
+    for peer in &flowspec.peers {
+        if let Err(why) = password(peer) {
+            found.faults.push(SystemFault::PasswordFile { peer: peer.name.clone(), why });
+        }
+    }
+    let alike = alike(config).into_iter();
+    found.faults.extend(alike.map(|(index, whose)| SystemFault::RouteForAll { index, whose }));
+}
+
+/// Whether there is such a program, at this path or in a directory of PATH.
+fn is_program(named: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    let runs = |path: &Path| {
+        path.metadata()
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if named.is_absolute() {
+        runs(named)
+    } else {
+        std::env::split_paths(&path).any(|directory| runs(&directory.join(named)))
+    }
 }
 
 /// As whom the daemon will run, and what it cannot read then. What is wrong with a file for everybody is
@@ -324,6 +361,52 @@ mod tests {
         let file = SystemFault::PeerFile { path: "/x.pem".into(), why: "half".into() };
         assert!(file.fatal() && !forbids_to_run(&file), "an error in check, a warning in run");
         assert!(forbids_to_run(&SystemFault::PinsNotBpffs { path: "/x".into() }));
+    }
+
+    #[test]
+    fn what_the_speaker_needs_and_whom_routers_refuse_is_told() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("password");
+        let found = |program: &str, more: &str| {
+            let text = format!(
+                "interfaces: [{{name: lo}}]\n{more}flowspec:\n  speaker: gobgp\n  program: {program}\n  as: 65001\n  \
+                 router_id: 192.0.2.11\n  export: [{{service: shop}}]\n  peers: {{r1: {{address: 192.0.2.1, \
+                 local: 192.0.2.11, as: 65002, password_file: {}}}}}\n",
+                file.display()
+            );
+            let mut found = Preflight::default();
+            routers(&config(&text), &mut found);
+            assert!(found.faults.iter().all(|fault| !forbids_to_run(fault)), "{:?}", found.faults);
+            found.faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        let shop = "services: {shop: {mode: enforce, listen: ['192.0.2.11:80']}}\n";
+        let told = found("/nonexistent/gobgpd", shop);
+        assert!(
+            told.contains("/nonexistent/gobgpd is not there") && told.contains("No such file"),
+            "{told}"
+        );
+        for (text, mode, wrong) in [
+            ("secret\n", 0o600, ""),
+            ("secret", 0o640, ""),
+            ("secret\n", 0o644, "others may read it (mode 644)"),
+            ("secret\n", 0o660, "others may read it (mode 660)"),
+            ("two words\n", 0o600, "it is no password"),
+            ("", 0o600, "it is no password"),
+        ] {
+            fs::write(&file, text).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            let told = found("/bin/sh", shop);
+            assert!(
+                if wrong.is_empty() { told.is_empty() } else { told.contains(wrong) },
+                "{told}"
+            );
+        }
+        fs::write(&file, "secret\n").unwrap();
+        let classes = "never_shed: {sources: [192.0.2.0/24]}\nservices: {shop: {mode: enforce, listen: ['192.0.2.11:80'], \
+                       classes: [{name: gold, priority: 0, sources: [198.51.100.0/24]}]}}\n";
+        let told = found("/bin/sh", classes);
+        assert!(told.contains("refuses exempt sources and connections of its classes"), "{told}");
     }
 
     /// Needs root: `check` as another user stays that user.

@@ -5,6 +5,7 @@
 //! [`tidegate_control::fleet::remote`].
 
 use crate::controllers;
+use crate::flowspec::Flowspec;
 use crate::links::Links;
 use crate::plane::{Said, Senses};
 use crate::pushback::Pushback;
@@ -14,6 +15,7 @@ use tidegate_config::{Config, ServiceConfig, When};
 use tidegate_control::congestion::Arrivals;
 use tidegate_control::fleet::remote::{Feedback, Flow, Grant, InForce, Inbound, Protected};
 use tidegate_model::limits::ServiceLimits;
+use tidegate_model::record::What;
 use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope};
 use tidegate_model::snapshot::{PeerState, RemoteState, RemoteSum};
 use tidegate_peer::OutgoingLimit;
@@ -40,6 +42,7 @@ pub(crate) struct Remote {
     given: Vec<Given>,
     last: Option<Nanos>,
     pub(crate) links: Links,
+    pub(crate) flowspec: Flowspec,
     pushback: Pushback,
     sums: RemoteSums,
 }
@@ -91,6 +94,7 @@ impl Remote {
         });
         self.inbound.follow(&grants, protected.collect());
         self.links.follow(config);
+        self.flowspec.follow(config);
         self.pushback.follow(config);
         self.sums.follow(config);
         self.in_force = vec![None; config.services.len()];
@@ -152,6 +156,7 @@ impl Remote {
             given.say(now, period, enforced(given.index).flatten(), &mut said.limits);
         }
         self.pushback.say((now, period), enforced, sensed, &mut said);
+        self.flowspec.say((now, period), enforced, sensed);
         senses.say(said);
         for (index, service) in config.services.iter().enumerate() {
             let states = self.states(now, index);
@@ -215,6 +220,18 @@ impl Remote {
             *limits = controllers::with_reserve(service, joined);
         }
         own
+    }
+
+    /// What began and ended since the last call: congestion, and routes.
+    pub(crate) fn events(&mut self) -> Vec<What> {
+        let mut events = self.links.turns();
+        events.extend(self.flowspec.events());
+        events
+    }
+
+    /// What is wrong: subjects and sentences.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = (String, String)> {
+        self.links.problems().chain(self.flowspec.problems())
     }
 
     /// Whether a limit of a peer is the tightest of a service.

@@ -11,7 +11,7 @@ const OVER_AFTER: Nanos = Nanos::from_secs(10);
 /// Most warnings at once, without those of [`OWN`]; a new subject is then not taken in.
 const WARNINGS_MAX: usize = 128;
 /// What concerns the daemon as a whole always finds room.
-const OWN: [&str; 23] = [
+const OWN: [&str; 24] = [
     "cluster",
     "connections",
     "control socket",
@@ -19,6 +19,7 @@ const OWN: [&str; 23] = [
     "counts",
     "daemon",
     "dataplane",
+    "flowspec",
     "history",
     "hooks",
     "interfaces",

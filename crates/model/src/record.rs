@@ -271,6 +271,32 @@ pub enum What {
         /// Their directory.
         path: String,
     },
+    /// Routers are told to limit a service (BGP FlowSpec), or another rate.
+    RouteAnnounced {
+        /// Name of the service.
+        service: String,
+        /// Which packets.
+        route: String,
+        /// How many pass, with the unit.
+        rate: String,
+        /// Why.
+        why: String,
+        /// It was only planned.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        shadow: bool,
+    },
+    /// And not any more.
+    RouteWithdrawn {
+        /// Name of the service.
+        service: String,
+        /// Which packets.
+        route: String,
+        /// Why.
+        why: String,
+        /// It was only planned.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        shadow: bool,
+    },
     /// A process began.
     Started {
         /// Version of the program.
@@ -419,7 +445,9 @@ impl What {
         match self {
             Self::SheddingBegan(began) => Some(&began.episode.service),
             Self::SheddingEnded(ended) => Some(&ended.episode.service),
-            Self::Mode { service, .. } => Some(service),
+            Self::Mode { service, .. }
+            | Self::RouteAnnounced { service, .. }
+            | Self::RouteWithdrawn { service, .. } => Some(service),
             _ => None,
         }
     }
@@ -467,6 +495,14 @@ impl What {
             }
             Self::PinsMade { path } => {
                 format!("pins below {path} were removed by somebody else and are made again")
+            }
+            Self::RouteAnnounced { service, route, rate, why, shadow } => {
+                let done = if *shadow { "would be told" } else { "are told" };
+                format!("{service}: routers {done} {rate} {route}: {why}")
+            }
+            Self::RouteWithdrawn { service, route, why, shadow } => {
+                let done = if *shadow { "would be" } else { "is" };
+                format!("{service}: the route {route} {done} withdrawn: {why}")
             }
             Self::Started { version, took_over: true } => format!("tidegate {version} took over"),
             Self::Started { version, .. } => format!("tidegate {version} started"),

@@ -55,6 +55,61 @@ pub struct Snapshot {
     /// The gateways; `None` where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateways: Option<GatewaysState>,
+    /// Limits that routers are told by BGP FlowSpec; `None`: they are told none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flowspec: Option<FlowspecState>,
+}
+
+/// The BGP speaker, and what it announces.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlowspecState {
+    /// `gobgp` or `exabgp`.
+    pub speaker: String,
+    /// Nothing is announced: it is only planned.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shadow: bool,
+    /// Whether the speaker runs and answers.
+    pub up: bool,
+    /// How often it was started.
+    pub started: u64,
+    /// How often it did not take a route.
+    pub refused: u64,
+    /// What keeps it from running, in one sentence; empty if nothing does.
+    pub problem: String,
+    /// The routers, in the order of the configuration.
+    pub peers: Vec<SessionState>,
+    /// Most routes at a time.
+    pub budget: usize,
+    /// Routes that are wanted or announced.
+    pub routes: Vec<RouteState>,
+}
+
+/// A session of the BGP speaker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionState {
+    /// Name of the router in the configuration.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// Whether the session is established; `None`: the speaker does not tell.
+    pub up: Option<bool>,
+}
+
+/// A route for routers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RouteState {
+    /// Name of the service.
+    pub service: String,
+    /// Which packets.
+    pub rule: String,
+    /// `packets` or `bytes`.
+    pub unit: String,
+    /// How many a second shall pass; `None`: it is to end.
+    pub wanted: Option<f64>,
+    /// How many pass as routers were told; `None`: it is not announced.
+    pub told: Option<f64>,
+    /// Why the two differ: `budget`, `hysteresis`, `between`, `refused`, `speaker`; empty: they do not.
+    pub withheld: String,
 }
 
 /// HTTP proxies that ask before they pass a request on.

@@ -6,6 +6,7 @@
 //! column of a table is one row of [`COLUMNS`]. Nothing else names a metric.
 
 mod export;
+mod flowspec;
 mod peers;
 mod requests;
 mod schema;
@@ -13,6 +14,7 @@ mod service;
 mod table;
 
 pub use export::{CONTENT_TYPE, Point, openmetrics, openmetrics_as_of, points, reference};
+pub use flowspec::flowspec_lines;
 pub use peers::{links_table, peers_table, remote_table};
 pub use requests::{BucketFigures, bucket_figures, buckets_table, rules_table, unevaluated_lines};
 pub use schema::{Kind, LABEL_BYTES_MAX, Metric, Number, OVER_TIME, OverTime, metrics};

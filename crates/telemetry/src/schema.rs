@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every metric, once.
 
+mod flowspec;
 mod gateways;
 mod levels;
 mod links;
@@ -169,6 +170,7 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
         .chain(links::METRICS)
         .chain(peers::METRICS)
         .chain(gateways::METRICS)
+        .chain(flowspec::METRICS)
 }
 
 const SERVICES: &[Metric] = &[

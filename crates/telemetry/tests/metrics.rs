@@ -15,15 +15,16 @@ use tidegate_model::signals::{
     Reading, Resource, Signals, Time, Times,
 };
 use tidegate_model::snapshot::{
-    BucketState, Bypassed, Followed, GatewayState, GatewaysState, InterfaceState, LinkState,
-    LinkSums, PeerState, ProxyCounts, ReasonCount, RemoteState, RemoteSum, ReportCounts,
-    RequestsState, ResponseCounts, RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState,
-    Snapshot, TlsCounts, UnevaluatedCount, VerdictCount,
+    BucketState, Bypassed, FlowspecState, Followed, GatewayState, GatewaysState, InterfaceState,
+    LinkState, LinkSums, PeerState, ProxyCounts, ReasonCount, RemoteState, RemoteSum, ReportCounts,
+    RequestsState, ResponseCounts, RouteState, RuleCounts, RuleServed, RuleSignals, RuleState,
+    ServiceState, SessionState, Snapshot, TlsCounts, UnevaluatedCount, VerdictCount,
 };
 use tidegate_model::totals::{BucketTotals, ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_telemetry::{
-    Kind, LABEL_BYTES_MAX, OVER_TIME, OverTime, buckets_table, links_table, metrics, openmetrics,
-    peers_table, points, reference, remote_table, rules_table, services_table, unevaluated_lines,
+    Kind, LABEL_BYTES_MAX, OVER_TIME, OverTime, buckets_table, flowspec_lines, links_table,
+    metrics, openmetrics, peers_table, points, reference, remote_table, rules_table,
+    services_table, unevaluated_lines,
 };
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -477,7 +478,51 @@ fn snapshot() -> Snapshot {
             },
         ],
         gateways: Some(gateways()),
+        flowspec: Some(flowspec()),
     }
+}
+
+fn flowspec() -> FlowspecState {
+    let peer = |name: &str, address: &str, up| SessionState {
+        name: name.into(),
+        address: address.into(),
+        up: Some(up),
+    };
+    let route = |rule: &str, wanted, told, withheld: &str| RouteState {
+        service: "shop".into(),
+        rule: rule.into(),
+        unit: "packets".into(),
+        wanted,
+        told,
+        withheld: withheld.into(),
+    };
+    FlowspecState {
+        speaker: "gobgp".into(),
+        up: true,
+        started: 2,
+        refused: 3,
+        peers: vec![peer("r1", "192.0.2.1", true), peer("r2", "192.0.2.2", false)],
+        budget: 10,
+        routes: vec![
+            route(
+                "to 192.0.2.11/32 protocol 6 port 80 syn",
+                Some(130.0),
+                Some(120.0),
+                "hysteresis",
+            ),
+            route("to 192.0.2.12/32 protocol 6 port 80 syn", Some(130.0), None, "budget"),
+        ],
+        ..FlowspecState::default()
+    }
+}
+
+#[test]
+fn what_routers_are_told_is_shown() {
+    golden("tests/golden/flowspec.txt", &flowspec_lines(&snapshot()));
+    let shadow = FlowspecState { shadow: true, ..flowspec() };
+    let shown = flowspec_lines(&Snapshot { flowspec: Some(shadow), ..Snapshot::default() });
+    assert!(shown.starts_with("flowspec (gobgp): shadow: nothing is announced\nroute"), "{shown}");
+    assert_eq!(flowspec_lines(&Snapshot::default()), "");
 }
 
 #[test]
@@ -562,6 +607,10 @@ fn names_follow_the_rule_and_are_unique() {
             "sign",
             "health",
             "level",
+            "speaker",
+            "state",
+            "route",
+            "unit",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),

@@ -8,11 +8,20 @@ mod log;
 mod replay;
 
 use host::Machine;
+use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 use tidegate_cli::Extension;
+use tidegate_flowspec::keeper;
 
 fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Between the daemon and its BGP speaker; nobody calls it by hand.
+    if let [first, rest @ ..] = arguments.as_slice()
+        && first == keeper::COMMAND
+    {
+        return keeper::main(rest);
+    }
     let extensions: [&dyn Extension; 2] = [&grants::Grants, &replay::Replay];
     let (mut out, mut err) = (io::stdout(), log::errors());
     let exit =

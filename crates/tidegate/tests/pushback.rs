@@ -8,6 +8,8 @@
 //!
 //! More connections than the server takes: nothing travels while the link is not congested. Datagrams of
 //! others fill it: the server's limit counts at the router, and its daemon's death ends it.
+//!
+//! And a router that is not ours, which has the server's limit by BGP FlowSpec ([`Bird`]).
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 mod common;
@@ -20,7 +22,9 @@ use socket2::{Domain, Socket, Type};
 use std::collections::VecDeque;
 use std::fs;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::process::Command;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::{Child, Command};
 use std::time::Duration;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_control::fleet::remote::K;
@@ -139,8 +143,8 @@ fn arrivals(server: &Daemon, seconds: u64) -> Vec<f64> {
 }
 
 /// What the client does so often a second, late or not.
-fn load(world: &World, per_second: u64, mut each: impl FnMut() + Send + 'static) -> Load {
-    Load::start(&world.star, "c", move |goes_on| {
+fn load(star: &Star, per_second: u64, mut each: impl FnMut() + Send + 'static) -> Load {
+    Load::start(star, "c", move |goes_on| {
         let (begin, mut sent) = (MonotonicClock.now(), 0);
         while goes_on() {
             let spent = MonotonicClock.now().since(begin).as_secs_f64();
@@ -157,9 +161,9 @@ fn load(world: &World, per_second: u64, mut each: impl FnMut() + Send + 'static)
 }
 
 /// Connections, of which it waits for none.
-fn connections(world: &World) -> Load {
-    let (mut open, server) = (VecDeque::new(), SERVER.parse::<SocketAddr>().unwrap().into());
-    load(world, OFFERED, move || {
+fn connections(star: &Star, server: &str) -> Load {
+    let (mut open, server) = (VecDeque::new(), server.parse::<SocketAddr>().unwrap().into());
+    load(star, OFFERED, move || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_nonblocking(true).unwrap();
         // In progress is as good as refused: the router counts.
@@ -174,7 +178,7 @@ fn connections(world: &World) -> Load {
 /// Datagrams of somebody else, for another port.
 fn datagrams(world: &World) -> Load {
     let mut socket = None;
-    load(world, DATAGRAMS, move || {
+    load(&world.star, DATAGRAMS, move || {
         let socket = socket.get_or_insert_with(|| UdpSocket::bind("10.79.0.2:0").unwrap());
         let _ = socket.send_to(&[0; 1000], "10.79.1.2:9");
     })
@@ -185,7 +189,7 @@ fn an_overloaded_server_limits_a_router_only_while_that_is_congested() {
     let world = World::new();
     let (router, server) = (world.router(), world.server());
     wait_for("the session is up", || peer(&server).up.then_some(()));
-    let _connections = connections(&world);
+    let _connections = connections(&world.star, SERVER);
     wait_for("the server refuses", || (refused(&service(&server)) > 100).then_some(()));
     let links = router.snapshot().unwrap().links;
     assert!(!links[0].congested && links[0].episodes == 0, "{links:?}");
@@ -239,4 +243,149 @@ fn an_overloaded_server_limits_a_router_only_while_that_is_congested() {
     assert!(began >= 1, "{events:?}");
     // Each begin has its end, as it is over.
     assert_eq!(told(|what| matches!(what, What::CongestionEnded { .. })), began, "{events:?}");
+}
+
+/// A router that is not ours: BIRD. The server's daemon, which is no root any more, has GoBGP.
+struct Bird {
+    child: Child,
+    control: PathBuf,
+}
+
+/// What the server limits itself to, for a router: packets per second, SYN without ACK.
+const ROUTED: &str = "10.80.1.2:8000";
+const FLOW: &str =
+    "flow4 { dst 10.80.1.2/32; proto 6; dport 8000; tcp flags 0x2/0x2 && 0x0/0x10; }";
+/// K times [`TAKES`], 24, as traffic-rate-packets.
+const RATE: &str = "(generic, 0x800c0000, 0x41c00000)";
+const PASSWORD: &str = "0badc0de";
+/// Routes are gone within the hold time and a second.
+const GONE: Nanos = Nanos::from_secs(10);
+
+impl Bird {
+    fn new(star: &Star) -> Self {
+        let text = format!(
+            "log stderr all;\nrouter id 10.80.1.1;\nflow4 table f4;\nprotocol device {{ }}\n\
+             protocol bgp server {{ local 10.80.1.1 as 65002; neighbor 10.80.1.2 as 65001; passive yes; hold time 9; \
+             password \"{PASSWORD}\"; flow4 {{ table f4; import all; export none; }}; }}\n"
+        );
+        fs::write(star.path("bird.conf"), text).unwrap();
+        let control = star.path("bird.ctl");
+        let child = Command::new("nsenter")
+            .arg(format!("--net={}", star.namespace("r").display()))
+            .args(["bird", "-f", "-c"])
+            .arg(star.path("bird.conf"))
+            .arg("-s")
+            .arg(&control)
+            .stderr(fs::File::create(star.path("bird.log")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, control }
+    }
+
+    /// Its FlowSpec routes, each with its action.
+    fn flows(&self) -> Vec<(String, String)> {
+        let mut birdc = Command::new("birdc");
+        let shown = birdc.arg("-s").arg(&self.control).args(["show", "route", "all"]).output();
+        let shown = String::from_utf8_lossy(&shown.unwrap().stdout).into_owned();
+        let mut found: Vec<(String, String)> = Vec::new();
+        for line in shown.lines() {
+            if line.starts_with("flow") {
+                let rule = line.split_once(" [").map_or(line, |(rule, _)| rule).trim();
+                found.push((rule.to_owned(), String::new()));
+            } else if let (Some((_, community)), Some(last)) =
+                (line.split_once("ext_community: "), found.last_mut())
+            {
+                last.1 = community.to_owned();
+            }
+        }
+        found
+    }
+
+    /// Waits for the route, or for none; how long it took.
+    fn until(&self, what: &str, there: bool) -> Nanos {
+        let begin = MonotonicClock.now();
+        let wanted = Vec::from_iter(there.then(|| (FLOW.to_owned(), RATE.to_owned())));
+        wait_for(what, || (self.flows() == wanted).then_some(()));
+        let took = MonotonicClock.now().since(begin);
+        eprintln!("{what}: after {took}");
+        took
+    }
+}
+
+impl Drop for Bird {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A daemon with a speaker, as nobody; its files are in a directory that it may write.
+fn speaking(star: &Star) -> Daemon {
+    let (run, secret) = (star.path("run"), star.path("password"));
+    fs::create_dir(&run).unwrap();
+    fs::set_permissions(star.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&secret, PASSWORD).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::chown(&secret, Some(65_534), None).unwrap();
+    let socket = run.join("s.sock");
+    let text = format!(
+        "interfaces: [{{name: v0, attach: tcx}}]\nservices:\n  shop: {{mode: enforce, listen: [\"{ROUTED}\"], \
+         control: {{name: fixed, rate: {TAKES}}}}}\ndaemon: {{user: nobody, {}}}\nflowspec:\n  speaker: gobgp\n  as: 65001\n  \
+         router_id: 10.80.1.2\n  peers: {{r: {{address: 10.80.1.1, local: 10.80.1.2, as: 65002, password_file: {}}}}}\n  \
+         export: [{{service: shop}}]\n  between: 1s\n",
+        star.places("s", &socket),
+        secret.display()
+    );
+    star.launch("s", socket, &text)
+}
+
+#[test]
+fn a_router_that_is_not_ours_has_the_route_of_an_overloaded_server_and_loses_it() {
+    let star = Star::new("tgf", 80, "r", &["c", "s"]);
+    let bind = || TcpListener::bind(ROUTED);
+    let _listener = in_namespace(Some(&star.namespace("s")), bind).unwrap();
+    let bird = Bird::new(&star);
+    let server = speaking(&star);
+    let flowspec = || server.snapshot().unwrap().flowspec.unwrap();
+    wait_for("the session is up", || (flowspec().peers[0].up == Some(true)).then_some(()));
+    assert!(bird.flows().is_empty() && flowspec().up, "{:?}", flowspec());
+
+    let overload = connections(&star, ROUTED);
+    bird.until("the exact route", true);
+    let told = wait_for("status says so", || flowspec().routes.pop().filter(|r| r.told.is_some()));
+    assert_eq!((told.service.as_str(), told.told), ("shop", Some(1.2 * TAKES as f64)), "{told:?}");
+    drop(overload);
+    bird.until("the overload is over: no route", false);
+
+    let _overload = connections(&star, ROUTED);
+    bird.until("the next overload", true);
+    server.ask(&Request::Release { on: true, lasts: None }).unwrap();
+    let took = bird.until("released: no route", false);
+    assert!(took < Nanos::from_secs(4), "at once: {took}");
+    server.ask(&Request::Release { on: false, lasts: None }).unwrap();
+    bird.until("not released any more", true);
+    let Some(Reply::History { events, .. }) = server.ask(&Request::History {}) else { panic!() };
+    let said = events.iter().map(|event| event.what.sentence()).collect::<Vec<_>>().join("\n");
+    for wanted in [
+        "shop: routers are told 24 packets/s to 10.80.1.2/32 protocol 6 port 8000 syn: the service limits itself \
+         to 20.0/s",
+        "is withdrawn: it is not needed",
+        "is withdrawn: this host refuses nobody",
+    ] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+
+    let processes = server.processes();
+    assert!(processes.len() >= 2, "keeper and speaker: {processes:?}");
+    let user = |id: &u32| fs::metadata(format!("/proc/{id}")).map(|of| of.uid()).ok();
+    assert!(processes.iter().all(|id| user(id) == Some(65_534)), "nobody's: {processes:?}");
+    server.kill();
+    let took = bird.until("no route after SIGKILL", false);
+    assert!(took <= GONE, "{took}");
+    let runs = |id: &u32| {
+        // A zombie waits only for its parent.
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        !stat.is_empty() && !stat.contains(") Z ")
+    };
+    wait_for("no process of it", || (!processes.iter().any(runs)).then_some(()));
 }

@@ -216,3 +216,59 @@ fn an_overloaded_server_answers_each_notice_by_shares() {
     world.tick(Some(100));
     assert_eq!(answers(&world), [], "in shadow mode nobody else is limited");
 }
+
+const ROUTED: &str = "
+interfaces: [{name: lo}]
+services:
+  shop: {mode: enforce, listen: ['192.0.2.11:80']}
+flowspec:
+  speaker: gobgp
+  as: 65001
+  router_id: 192.0.2.11
+  shadow: true
+  peers: {r1: {address: 192.0.2.1, local: 192.0.2.11, as: 65002}}
+  export: [{service: shop}]
+";
+
+/// What routers would be told in shadow: planned, shown, remembered, and withdrawn where nobody is refused.
+#[test]
+fn routes_are_planned_in_shadow_and_withdrawn_with_the_kill_switch() {
+    let mut world = World::new(ROUTED);
+    world.owner.join_peers();
+    // 1,000/s come, and it takes 100/s.
+    let routes = |world: &mut World, ticks: u32| {
+        (0..ticks).for_each(|_| _ = world.tick(Some(100)));
+        world.snapshot().flowspec.clone().unwrap().routes
+    };
+    assert!(routes(&mut world, 15).is_empty(), "it may be a moment only");
+    let all = routes(&mut world, 10);
+    let [route] = all.as_slice() else { panic!("{all:?}") };
+    assert_eq!((route.service.as_str(), route.unit.as_str()), ("shop", "packets"));
+    assert_eq!((route.wanted, route.told, route.withheld.as_str()), (Some(120.0), Some(120.0), ""));
+    world.owner.release(true).unwrap();
+    assert!(routes(&mut world, 1).is_empty(), "at once");
+    world.owner.release(false).unwrap();
+    let back = routes(&mut world, 30).remove(0);
+    assert_eq!((back.wanted, back.told, back.withheld.as_str()), (Some(120.0), None, "between"));
+    assert_eq!(routes(&mut world, 100)[0].told, Some(120.0));
+    world.owner.set_mode("shop", tidegate_model::Mode::Shadow).unwrap();
+    assert!(routes(&mut world, 1).is_empty(), "nobody is refused");
+    let Reply::History { events, .. } = world.owner.history() else { panic!() };
+    let said: Vec<String> = events
+        .iter()
+        .filter(|event| {
+            matches!(event.what, What::RouteAnnounced { .. } | What::RouteWithdrawn { .. })
+        })
+        .map(|event| event.what.sentence())
+        .collect();
+    let route = "to 192.0.2.11/32 protocol 6 port 80 syn";
+    let told = format!(
+        "shop: routers would be told 120 packets/s {route}: the service limits itself to 100.0/s"
+    );
+    let why = "this host refuses nobody (shadow mode, a canary, or the kill switch)";
+    let gone = format!("shop: the route {route} would be withdrawn: {why}");
+    assert_eq!(said, [told.clone(), gone.clone(), told, gone]);
+    let dir = tempfile::tempdir().unwrap();
+    world.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap();
+    assert_eq!(world.tick(Some(100)).flowspec, None);
+}

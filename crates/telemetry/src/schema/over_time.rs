@@ -78,4 +78,11 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("gateway_served", Itself("what keeps a gateway from it is a warning, and a line of the log")),
     ("proxy_connections", Sum("proxy_connection_seconds_total")),
     ("proxy_queue_requests", Sum("proxy_queue_request_seconds_total")),
+    (
+        "flowspec_speaker_up",
+        Itself("what keeps it from running is a warning, and a line of the log"),
+    ),
+    ("flowspec_session_up", Itself("what it does is seen by the routes: each change is an event")),
+    ("flowspec_routes", Itself(EVENT)),
+    ("flowspec_route_rate_per_second", Itself(EVENT)),
 ];

@@ -5,7 +5,7 @@
 use super::{remove_pins, run, wait_for};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -78,14 +78,24 @@ impl Star {
         let file = |end: &str| self.path(folder).join(end).display().to_string();
         let socket = self.path(&format!("{host}.sock"));
         let text = format!(
-            "{above}daemon: {{socket: {}, http: off, pins: {}}}\n\
+            "{above}daemon: {{{}}}\n\
              cluster:\n  certificate: {}\n  key: {}\n  authority: {}\n{cluster}",
-            socket.display(),
-            self.pins(host).display(),
+            self.places(host, &socket),
             file(&format!("{host}.pem")),
             file(&format!("{host}.key")),
             file("authority.pem"),
         );
+        self.launch(host, socket, &text)
+    }
+
+    /// What the file of a daemon of this host says of where it keeps its things.
+    pub(crate) fn places(&self, host: &str, socket: &Path) -> String {
+        let (socket, pins) = (socket.display(), self.pins(host));
+        format!("socket: {socket}, http: off, pins: {}", pins.display())
+    }
+
+    /// The same with this file, and with this socket in it. The daemon may give the socket's directory to its user.
+    pub(crate) fn launch(&self, host: &str, socket: PathBuf, text: &str) -> Daemon {
         let config = self.path(&format!("{host}.yaml"));
         fs::write(&config, text).unwrap();
         let number = self.daemons.fetch_add(1, Ordering::Relaxed);
@@ -95,6 +105,7 @@ impl Star {
             .arg(env!("CARGO_BIN_EXE_tidegate"))
             .args(["run", "--config"])
             .arg(config)
+            .env("RUNTIME_DIRECTORY", socket.parent().unwrap())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(fs::File::create(&log).unwrap())
@@ -138,11 +149,27 @@ impl Daemon {
         }
     }
 
+    /// The processes that it has started, and those that these have.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        descendants(self.child.id())
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+}
+
+/// Each thread has the children that it has started.
+fn descendants(id: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    let children =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let children = children.flat_map(|all| {
+        all.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()
+    });
+    children.flat_map(|id| [vec![id], descendants(id)].concat()).collect()
 }
 
 impl Drop for Daemon {

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Limits of this host's services as BGP FlowSpec routes, for routers that are not ours. What a rate is decides
+//! [`tidegate_control::fleet::remote::Uncounted`]; which routes are told decides [`tidegate_flowspec::Plan`].
+//!
+//! ```text
+//!  own limit ─► Uncounted ─► routes ─► thread: Exporter ─► keeper ─► gobgpd | exabgp ═ BGP ═ routers
+//!  what arrives ──┘                └─► in shadow: a plan, and nobody is told
+//! ```
+
+mod speaker;
+
+pub(crate) use speaker::{options, password};
+
+use self::speaker::Handle;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use tidegate_config::{Config, FlowspecConfig, RouteUnit};
+use tidegate_control::fleet::remote::{Steps, Uncounted};
+use tidegate_flowspec::{
+    Action, Bounds, Change, Plan, Route, Stand, Unit, What as Packets, Withheld, route,
+};
+use tidegate_model::record::What;
+use tidegate_model::remote::{RemoteLimit, Restriction, Scope};
+use tidegate_model::snapshot::{FlowspecState, RouteState, SessionState};
+use tidegate_sense::Sensed;
+use tidegate_units::{Nanos, Rate};
+
+/// Subject of warnings.
+const SUBJECT: &str = "flowspec";
+
+/// The routes of this host.
+#[derive(Default)]
+pub(crate) struct Flowspec {
+    config: Option<FlowspecConfig>,
+    given: Vec<Given>,
+    /// The service, by its place in `given`, of each rule as text.
+    rules: BTreeMap<String, usize>,
+    teller: Teller,
+    /// The last round.
+    now: Nanos,
+    /// Whether the speaker may start: privileges are given up.
+    opened: bool,
+    problem: String,
+    events: Vec<What>,
+}
+
+/// Who is told.
+#[derive(Default)]
+enum Teller {
+    #[default]
+    Nobody,
+    /// It is only planned.
+    Shadow(Plan),
+    Routers(Handle),
+}
+
+/// The routes of one service.
+struct Given {
+    service: String,
+    index: usize,
+    destinations: Vec<Scope>,
+    law: Uncounted,
+    /// Why it has routes, and why it has none any more.
+    why: String,
+    gone: String,
+}
+
+/// What the speaker's thread knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) up: bool,
+    pub(crate) started: u64,
+    pub(crate) refused: u64,
+    pub(crate) problem: String,
+    /// Routers with a session; `None`: not known.
+    pub(crate) sessions: Option<Vec<IpAddr>>,
+    pub(crate) stands: Vec<Stand>,
+    /// What was done since the last look.
+    pub(crate) done: Vec<Done>,
+}
+
+/// What was done, and why, if the limit is not the reason.
+pub(crate) type Done = (Change, Option<String>);
+
+pub(crate) fn bounds(config: &FlowspecConfig) -> Bounds {
+    Bounds {
+        routes: config.routes.into(),
+        hysteresis: config.hysteresis,
+        between: config.between,
+        lease: config.lease,
+    }
+}
+
+impl Flowspec {
+    /// Follows another configuration. Services that stay keep what is known of them; a speaker whose
+    /// configuration stays goes on.
+    pub(crate) fn follow(&mut self, config: &Config) {
+        let wanted = config.flowspec.as_ref();
+        let same = self.config.as_ref() == wanted;
+        let mut old = std::mem::take(&mut self.given);
+        for export in wanted.iter().flat_map(|wanted| &wanted.export) {
+            let mut services = config.services.iter().enumerate();
+            let service = services.find(|(_, service)| service.name == export.service);
+            let Some((index, service)) = service else { continue };
+            let destinations = export.destinations(service).unwrap_or_default();
+            let before = old.iter().position(|given| given.service == service.name && same);
+            self.given.push(match before {
+                Some(at) => Given { index, destinations, ..old.swap_remove(at) },
+                None => Given::new(&service.name, (index, destinations), wanted),
+            });
+        }
+        if same {
+            self.know_rules();
+            // What kept the speaker from starting may be mended.
+            if self.opened && matches!(self.teller, Teller::Nobody) {
+                self.open(config);
+            }
+            return;
+        }
+        // Drop ends the speaker, and with it the routes.
+        for stand in self.told().stands.iter().filter(|stand| stand.told.is_some()) {
+            self.events.extend(self.withdrawn(&stand.rule.to_string(), "another configuration"));
+        }
+        self.teller = Teller::Nobody;
+        self.config = wanted.cloned();
+        self.know_rules();
+        if self.opened {
+            self.open(config);
+        }
+    }
+
+    fn know_rules(&mut self) {
+        let (one, mut rules) = (Rate::per_second(1.0), BTreeMap::new());
+        for (at, given) in self.given.iter().enumerate() {
+            let routes = self.config.iter().flat_map(|config| given.routes(one, config));
+            rules.extend(routes.map(|route| (route.rule.to_string(), at)));
+        }
+        self.rules = rules;
+    }
+
+    /// Starts the speaker. To be called once privileges are given up: it has none of ours.
+    pub(crate) fn open(&mut self, config: &Config) {
+        self.opened = true;
+        self.problem.clear();
+        let Some(wanted) = config.flowspec.as_ref() else { return };
+        if !matches!(self.teller, Teller::Nobody) {
+            return;
+        }
+        if wanted.shadow {
+            self.teller = Teller::Shadow(Plan::new(bounds(wanted)));
+            return;
+        }
+        match options(wanted, &config.daemon.socket)
+            .and_then(|of| Handle::start(of, bounds(wanted)))
+        {
+            Ok(handle) => self.teller = Teller::Routers(handle),
+            Err(why) => self.problem = why,
+        }
+    }
+
+    /// A round. `own` is what each service limits itself to; `None`: it refuses nobody (shadow mode, kill switch),
+    /// and then no router is to refuse for it.
+    pub(crate) fn say(
+        &mut self,
+        (now, period): (Nanos, Nanos),
+        own: impl Fn(usize) -> Option<Option<Rate>>,
+        sensed: &[Sensed],
+    ) {
+        self.now = now;
+        let Some(config) = &self.config else { return };
+        let mut routes = Vec::new();
+        for given in &mut self.given {
+            let counts = sensed.get(given.index).and_then(|s| s.signals.balance.counts);
+            let arrived = counts.map(|counts| counts.value.offered);
+            let rate = given.rate((now, period), own(given.index), arrived);
+            routes.extend(rate.into_iter().flat_map(|rate| given.routes(rate, config)));
+        }
+        let done = match &mut self.teller {
+            Teller::Nobody => Vec::new(),
+            Teller::Shadow(plan) => planned(plan, now, &routes),
+            Teller::Routers(handle) => handle.want(now, routes),
+        };
+        for (change, why) in done {
+            self.note(&change, why);
+        }
+    }
+
+    fn note(&mut self, change: &Change, why: Option<String>) {
+        let what = match change {
+            Change::Withdraw(rule) => {
+                let rule = rule.to_string();
+                let gone = self.of(&rule).map(|given| given.gone.clone());
+                self.withdrawn(&rule, &why.or(gone).unwrap_or_default())
+            }
+            Change::Announce(route) => {
+                let (rule, shadow) = (route.rule.to_string(), self.is_shadow());
+                self.of(&rule).map(|given| What::RouteAnnounced {
+                    service: given.service.clone(),
+                    route: rule.clone(),
+                    rate: route.action.to_string(),
+                    why: given.why.clone(),
+                    shadow,
+                })
+            }
+        };
+        if let Some(what) = &what {
+            tracing::info!("{}", what.sentence());
+        }
+        self.events.extend(what);
+    }
+
+    fn withdrawn(&self, rule: &str, why: &str) -> Option<What> {
+        let (service, shadow) = (self.of(rule)?.service.clone(), self.is_shadow());
+        Some(What::RouteWithdrawn { service, route: rule.into(), why: why.into(), shadow })
+    }
+
+    fn is_shadow(&self) -> bool {
+        self.config.as_ref().is_some_and(|config| config.shadow)
+    }
+
+    fn of(&self, rule: &str) -> Option<&Given> {
+        self.given.get(*self.rules.get(rule)?)
+    }
+
+    /// What was announced and withdrawn since the last call.
+    pub(crate) fn events(&mut self) -> Vec<What> {
+        std::mem::take(&mut self.events)
+    }
+
+    fn told(&self) -> Told {
+        match &self.teller {
+            Teller::Nobody => Told::default(),
+            Teller::Shadow(plan) => Told { stands: plan.stands(self.now), ..Told::default() },
+            Teller::Routers(handle) => handle.told(),
+        }
+    }
+
+    /// What is wrong: a subject and a sentence.
+    pub(crate) fn problems(&self) -> Option<(String, String)> {
+        let told = self.told();
+        let problem = if self.problem.is_empty() { told.problem } else { self.problem.clone() };
+        let text = format!("no route is announced: {problem}");
+        (!problem.is_empty()).then(|| (SUBJECT.to_owned(), text))
+    }
+
+    /// For people.
+    pub(crate) fn state(&self) -> Option<FlowspecState> {
+        let config = self.config.as_ref()?;
+        let told = self.told();
+        let peer = |peer: &tidegate_config::SpeakerPeerConfig| SessionState {
+            name: peer.name.clone(),
+            address: peer.address.to_string(),
+            up: told.sessions.as_ref().map(|up| up.contains(&peer.address)),
+        };
+        let route = |stand: &Stand| {
+            let rule = stand.rule.to_string();
+            let service = self.of(&rule).map(|given| given.service.clone());
+            let action = stand.wanted.or(stand.told);
+            RouteState {
+                service: service.unwrap_or_default(),
+                rule,
+                unit: action.map_or("", unit).to_owned(),
+                wanted: stand.wanted.map(value),
+                told: stand.told.map(value),
+                withheld: stand.withheld.map_or("", Withheld::name).to_owned(),
+            }
+        };
+        Some(FlowspecState {
+            speaker: config.speaker.name().into(),
+            shadow: config.shadow,
+            up: told.up,
+            started: told.started,
+            refused: told.refused,
+            problem: if self.problem.is_empty() { told.problem } else { self.problem.clone() },
+            peers: config.peers.iter().map(peer).collect(),
+            budget: config.routes.into(),
+            routes: told.stands.iter().map(route).collect(),
+        })
+    }
+}
+
+/// What a speaker would be told now: it counts as told.
+fn planned(plan: &mut Plan, now: Nanos, routes: &[Route]) -> Vec<Done> {
+    if let Err(why) = plan.want(now, routes) {
+        tracing::warn!(%why, "a route cannot be encoded");
+    }
+    let changes = plan.changes(now);
+    changes.iter().for_each(|change| plan.done(now, change));
+    changes.into_iter().map(|change| (change, None)).collect()
+}
+
+const fn unit(action: Action) -> &'static str {
+    match action {
+        Action::Packets(_) => "packets",
+        Action::Bytes(_) => "bytes",
+    }
+}
+
+const fn value(action: Action) -> f64 {
+    let (Action::Packets(rate) | Action::Bytes(rate)) = action;
+    rate.get()
+}
+
+impl Given {
+    fn new(
+        service: &str,
+        (index, destinations): (usize, Vec<Scope>),
+        config: Option<&FlowspecConfig>,
+    ) -> Self {
+        let steps = config.map_or_else(Steps::default, |config| Steps {
+            by: config.hysteresis,
+            between: config.between,
+        });
+        let (service, law) = (service.to_owned(), Uncounted::new(steps));
+        Self { service, index, destinations, law, why: String::new(), gone: String::new() }
+    }
+
+    fn rate(
+        &mut self,
+        (now, period): (Nanos, Nanos),
+        own: Option<Option<Rate>>,
+        arrived: Option<u64>,
+    ) -> Option<Rate> {
+        let before = self.law.rate();
+        let Some(own) = own else {
+            self.law.clear();
+            if before.is_some() {
+                self.gone =
+                    "this host refuses nobody (shadow mode, a canary, or the kill switch)".into();
+            }
+            return None;
+        };
+        let rate = self.law.tick((now, period), own, arrived);
+        match (before, rate, own) {
+            (Some(_), None, _) => {
+                self.gone = "it is not needed: less than half of its rate arrives, or it exceeds \
+                             all that has come"
+                    .into();
+            }
+            (Some(before), Some(rate), None) if rate > before => {
+                self.why = "the service is calm, and the rate grows".into();
+            }
+            (_, Some(_), Some(own)) => self.why = format!("the service limits itself to {own}"),
+            _ => {}
+        }
+        rate
+    }
+
+    fn routes(&self, rate: Rate, config: &FlowspecConfig) -> Vec<Route> {
+        let unit = match config.unit {
+            RouteUnit::Packets => Unit::Packets,
+            RouteUnit::Bytes => Unit::Bytes,
+        };
+        let limit = |scope: &Scope| RemoteLimit {
+            scope: scope.clone(),
+            restriction: Restriction::Rate(rate),
+            validity: config.lease,
+            sequence: 0,
+            priority: 0,
+        };
+        let routes = self.destinations.iter().map(limit);
+        routes.filter_map(|limit| route(&limit, Packets::Connections, unit).ok()).collect()
+    }
+}
+
+/// Whether the section can be followed.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn examine(config: &Config) -> Result<(), String> {
+    let live = config.flowspec.as_ref().filter(|flowspec| !flowspec.shadow);
+    live.map_or(Ok(()), |flowspec| options(flowspec, &config.daemon.socket).map(drop))
+}
+
+/// Of each of these services, who is refused by a router and not, or last, by this host.
+pub(crate) fn alike(config: &Config) -> BTreeMap<usize, String> {
+    let exports = config.flowspec.iter().flat_map(|flowspec| &flowspec.export).enumerate();
+    let exempt = !config.never_shed.sources.is_empty();
+    let whose = |(index, export): (usize, &tidegate_config::ExportConfig)| {
+        let service = config.services.iter().find(|service| service.name == export.service)?;
+        let whose = match (exempt, !service.classes.is_empty()) {
+            (false, false) => return None,
+            (true, false) => "exempt sources",
+            (false, true) => "connections of its classes",
+            (true, true) => "exempt sources and connections of its classes",
+        };
+        Some((index, whose.to_owned()))
+    };
+    exports.filter_map(whose).collect()
+}

@@ -52,15 +52,16 @@ fn configuration(options: &Options) -> String {
         .chain(["relay".to_owned(), socket(options).display().to_string()])
         .collect();
     let mut text = format!("process tidegate {{\n  run {};\n  encoder text;\n}}\n", run.join(" "));
-    for Neighbor { address, local, peer_as, password } in &options.neighbors {
+    for Neighbor { address, local, peer_as, password, ttl_security } in &options.neighbors {
         // Else ExaBGP takes a password of hexadecimal digits as base64.
         let signed = password.as_ref().map_or_else(String::new, |password| {
             format!("  md5-password '{}';\n  md5-base64 false;\n", password.text())
         });
+        let hop = if *ttl_security { "  outgoing-ttl 255;\n  incoming-ttl 255;\n" } else { "" };
         let _ = write!(
             text,
             "neighbor {address} {{\n  router-id {};\n  local-address {local};\n  local-as {};\n  \
-             peer-as {peer_as};\n  hold-time {};\n  connect {};\n{signed}  family {{\n    ipv4 flow;\n    \
+             peer-as {peer_as};\n  hold-time {};\n  connect {};\n{signed}{hop}  family {{\n    ipv4 flow;\n    \
              ipv6 flow;\n  }}\n  api {{\n    processes [ tidegate ];\n  }}\n}}\n",
             options.router_id, options.own_as, options.hold_time_s, options.port
         );

@@ -108,6 +108,8 @@ pub struct Neighbor {
     pub peer_as: u32,
     /// Both ends sign their TCP segments with it (RFC 2385); `None`: not signed.
     pub password: Option<Password>,
+    /// It is one hop away: what comes from farther is dropped (RFC 5082). Both ends need it.
+    pub ttl_security: bool,
 }
 
 /// A password of TCP MD5: 1 to 80 characters, letters, digits and `+/=._-:@`, which both speakers can be told.
@@ -528,6 +530,7 @@ mod tests {
                 local: IpAddr::from([10, 9, 0, 1]),
                 peer_as: 65_002,
                 password: None,
+                ttl_security: false,
             }],
             port: 179,
             hold_time_s: 9,

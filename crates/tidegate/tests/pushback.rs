@@ -265,7 +265,7 @@ impl Bird {
     fn new(star: &Star) -> Self {
         let text = format!(
             "log stderr all;\nrouter id 10.80.1.1;\nflow4 table f4;\nprotocol device {{ }}\n\
-             protocol bgp server {{ local 10.80.1.1 as 65002; neighbor 10.80.1.2 as 65001; passive yes; hold time 9; \
+             protocol bgp server {{ local 10.80.1.1 as 65002; neighbor 10.80.1.2 as 65001; passive yes; hold time 9; ttl security yes; \
              password \"{PASSWORD}\"; flow4 {{ table f4; import all; export none; }}; }}\n"
         );
         fs::write(star.path("bird.conf"), text).unwrap();
@@ -331,7 +331,7 @@ fn speaking(star: &Star) -> Daemon {
     let text = format!(
         "interfaces: [{{name: v0, attach: tcx}}]\nservices:\n  shop: {{mode: enforce, listen: [\"{ROUTED}\"], \
          control: {{name: fixed, rate: {TAKES}}}}}\ndaemon: {{user: nobody, {}}}\nflowspec:\n  speaker: gobgp\n  as: 65001\n  \
-         router_id: 10.80.1.2\n  peers: {{r: {{address: 10.80.1.1, local: 10.80.1.2, as: 65002, password_file: {}}}}}\n  \
+         router_id: 10.80.1.2\n  peers: {{r: {{address: 10.80.1.1, local: 10.80.1.2, as: 65002, ttl_security: true, password_file: {}}}}}\n  \
          export: [{{service: shop}}]\n  between: 1s\n",
         star.places("s", &socket),
         secret.display()

@@ -166,6 +166,10 @@ pub struct SpeakerPeerConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub password_file: Option<PathBuf>,
+    /// The router is one hop away: packets of the session that come from farther are dropped (RFC 5082). The router
+    /// needs the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ttl_security: bool,
 }
 
 /// A service whose limit may become routes.

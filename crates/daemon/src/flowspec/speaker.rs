@@ -169,6 +169,7 @@ pub(crate) fn options(config: &FlowspecConfig, socket: &Path) -> Result<Options,
             local: peer.local,
             peer_as: peer.peer_as,
             password: password(peer)?,
+            ttl_security: peer.ttl_security,
         })
     };
     let neighbors: Result<Vec<Neighbor>, String> = config.peers.iter().map(neighbor).collect();

@@ -62,7 +62,7 @@ fn configuration(options: &Options) -> String {
         "[global.config]\n  as = {}\n  router-id = \"{}\"\n  port = -1\n",
         options.own_as, options.router_id
     );
-    for Neighbor { address, local, peer_as, password } in &options.neighbors {
+    for Neighbor { address, local, peer_as, password, ttl_security } in &options.neighbors {
         let hold = options.hold_time_s;
         let signed = password.as_ref().map_or_else(String::new, |password| {
             format!("    auth-password = \"{}\"\n", password.text())
@@ -76,6 +76,11 @@ fn configuration(options: &Options) -> String {
             options.port,
             hold / 3,
         );
+        if *ttl_security {
+            text.push_str(
+                "  [neighbors.ttl-security.config]\n    enabled = true\n    ttl-min = 255\n",
+            );
+        }
         let unicast: &[&str] = if options.receive { &["unicast"] } else { &[] };
         for (family, safi) in ["ipv4", "ipv6"]
             .into_iter()

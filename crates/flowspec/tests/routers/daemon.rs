@@ -72,6 +72,7 @@ fn neighbor(kind: Kind) -> Neighbor {
         local: host(1),
         peer_as: 65_002,
         password: Password::new(PASSWORD),
+        ttl_security: true,
     }
 }
 

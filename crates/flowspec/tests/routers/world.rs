@@ -20,6 +20,7 @@ pub(crate) const RECEIVES: &str = "
 template bgp flows {
   password \"0badc0de\";
   hold time 9;
+  ttl security yes;
   passive yes;
   flow4 { table f4; import all; export none; };
   flow6 { table f6; import all; export none; };
@@ -70,6 +71,7 @@ protocol bgp up {
   neighbor 10.9.0.1 as 65001;
   password \"0badc0de\";
   hold time 9;
+  ttl security yes;
   passive yes;
   ipv4 { table r4; import none; export all; next hop self; };
   ipv6 { table r6; import none; export all; next hop address 2001:db8:9::2; };

@@ -127,6 +127,15 @@ impl LinkFacts {
         (is(bridge, "bridge") && (is(self, "veth") || is(self, "tun"))).then_some(bridge)
     }
 
+    /// Whether this is a bridge that leads to containers and virtual machines of this host, and nowhere else.
+    #[must_use]
+    pub fn is_inner_bridge(&self, all: &[Self]) -> bool {
+        let mut ports = all.iter().filter(|port| port.master == Some(self.index)).peekable();
+        self.kind.as_deref() == Some("bridge")
+            && ports.peek().is_some()
+            && ports.all(|port| port.inner_port_of(all).is_some())
+    }
+
     /// The interface below, by which all its traffic comes and leaves, too.
     #[must_use]
     pub fn on_top_of<'l>(&self, all: &'l [Self]) -> Option<&'l Self> {

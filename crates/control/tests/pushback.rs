@@ -361,14 +361,15 @@ fn each_bound_of_the_rate_for_routers_without_hit_counters() {
         (84.0, 120.0, 1, 120.0),
         (60.0, 120.0, 9, 120.0),
         (60.0, 120.0, 2, 72.0),
-        (200.0, 400.0, 20, 72.0),
+        (200.0, 400.0, 9, 72.0),
+        (200.0, 400.0, 11, 240.0),
         (48.0, 400.0, 12, 58.0),
     ] {
         rounds(&mut law, &mut now, seconds, Some(own), Some(came));
         assert_eq!(is(&law), Some(expected), "own {own}");
     }
-    // Calm: a step after each 10 s, up to what has come.
-    for expected in [69.0, 83.0, 100.0, 119.0, 143.0, 172.0, 206.0, 248.0, 297.0, 357.0] {
+    // Calm: after each 10 s a step, two, four, up to what has come.
+    for expected in [69.0, 97.0, 174.0] {
         rounds(&mut law, &mut now, 10, None, Some(expected));
         assert!(
             is(&law).is_some_and(|is| (is - expected).abs() <= 1.0),
@@ -378,6 +379,68 @@ fn each_bound_of_the_rate_for_routers_without_hit_counters() {
     }
     rounds(&mut law, &mut now, 10, None, Some(357.0));
     assert_eq!(is(&law), None, "more has never come");
+}
+
+/// A back-end was away, and the own limit with it. Nobody waits for small steps from there.
+#[test]
+fn a_rate_that_was_far_too_low_ends_soon() {
+    let begun = || {
+        let (mut law, mut now) = (Uncounted::new(Steps::default()), Nanos::SECOND);
+        rounds(&mut law, &mut now, 5, Some(100.0), Some(90_000.0));
+        assert_eq!(law.rate().map(Rate::get), Some(120.0));
+        (law, now)
+    };
+    // The own limit is high again, and refuses nothing.
+    let (mut law, mut now) = begun();
+    rounds(&mut law, &mut now, 20, Some(20_000.0), Some(120.0));
+    assert_eq!(law.rate().map(Rate::get), Some(24_000.0), "not below K times the own limit");
+    rounds(&mut law, &mut now, 20, Some(20_000.0), Some(120.0));
+    assert_eq!(law.rate(), None, "less than half of that comes");
+    // There is none: as much comes as routers let pass.
+    let (mut law, mut now) = begun();
+    for _ in 0..80 {
+        let Some(rate) = law.rate() else { break };
+        rounds(&mut law, &mut now, 1, None, Some(rate.get()));
+    }
+    assert_eq!(law.rate(), None, "more than 90,000/s after seven steps");
+}
+
+/// Beside a fixed rate, a demand below it that varies around it now and then.
+#[test]
+fn demand_that_varies_keeps_no_route() {
+    let (mut law, mut now) = (Uncounted::new(Steps::default()), Nanos::SECOND);
+    rounds(&mut law, &mut now, 5, Some(20.0), Some(300.0));
+    assert_eq!(law.rate().map(Rate::get), Some(24.0));
+    for _ in 0..30 {
+        rounds(&mut law, &mut now, 1, Some(20.0), Some(30.0));
+        rounds(&mut law, &mut now, 3, Some(20.0), Some(10.0));
+    }
+    assert_eq!(law.rate(), None);
+    // What comes is not known, and a limit stands.
+    rounds(&mut law, &mut now, 5, Some(20.0), Some(300.0));
+    rounds(&mut law, &mut now, 29, Some(20.0), None);
+    assert!(law.rate().is_some());
+    rounds(&mut law, &mut now, 2, Some(20.0), None);
+    assert_eq!(law.rate(), None);
+}
+
+/// Demand that grows behind its route: who ended too early waits, by this end, too.
+#[test]
+fn an_end_above_all_that_has_come_waits_after_a_relapse() {
+    let (mut law, mut now) = (Uncounted::new(Steps::default()), Nanos::SECOND);
+    let mut stays = Vec::new();
+    for _ in 0..4 {
+        rounds(&mut law, &mut now, 5, Some(100.0), Some(150.0));
+        assert!(law.rate().is_some());
+        let begin = now;
+        while law.rate().is_some() {
+            assert!(now.since(begin) < Nanos::from_secs(600));
+            rounds(&mut law, &mut now, 1, None, Some(120.0));
+        }
+        stays.push(now.since(begin).0 / Nanos::SECOND.0);
+    }
+    println!("{stays:?}");
+    assert!(stays.windows(2).all(|two| two[1] >= two[0] + CALM_AFTER.0 / Nanos::SECOND.0));
 }
 
 /// Each overload that comes back soon doubles the time that the route stays, so that nothing swings without end.

@@ -10,8 +10,8 @@
 //! | --- | --- | --- |
 //! | refuses | above K times the own limit, for [`BEGIN_AFTER`] | begins at K times the own limit |
 //! | refuses | above K² times the own limit, for `between` | falls, so that K times the own limit arrives; not below that |
-//! | refuses | less | stays |
-//! | refuses nothing | half of the rate or more | a step more, after each `between` |
+//! | refuses | less | stays, and follows K times the own limit upwards |
+//! | refuses nothing | half of the rate or more | more after each `between`: a step, then two, four, … |
 //! | refuses nothing | less than half of the rate, for [`CALM_AFTER`] | ends |
 //!
 //! This is the relaxation of NetDraino (section 4.4): steps after a time, removal when the limit is not needed. It
@@ -34,6 +34,10 @@ const UNKNOWN_AFTER: Nanos = Nanos::from_secs(30);
 const RELAPSE_WITHIN: Nanos = Nanos::from_secs(120);
 /// So often at most.
 const RELAPSES_MAX: u32 = 5;
+/// Whether the own limit refuses is judged by a mean over this time: what arrives varies.
+const MEAN_OVER: Nanos = Nanos::from_secs(10);
+/// Steps at once, at most: 2^6 steps of 20 % are a factor of 14.
+const DOUBLED_MAX: u32 = 6;
 
 /// How often, and by how much, a rate changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,6 +60,12 @@ pub struct Uncounted {
     steps: Steps,
     rate: Option<f64>,
     arrived: Passed,
+    /// Mean of what arrives while there is a rate, over [`MEAN_OVER`].
+    mean: f64,
+    /// Steps up since the own limit refused last.
+    doubled: u32,
+    /// Since when a step more would be above all that has come.
+    enough: Option<Nanos>,
     /// Since when more comes than the routers would be told.
     over: Option<Nanos>,
     /// Since when much more arrives than K times the own limit.
@@ -104,13 +114,17 @@ impl Uncounted {
         }
         let arrives = self.arrived.one_of(1).filter(|_| arrived.is_some()).map(Rate::get);
         let own = own.map(Rate::get);
+        if let Some(arrives) = arrives {
+            let share = (period.as_secs_f64() / MEAN_OVER.as_secs_f64()).min(1.0);
+            self.mean += share * (arrives - self.mean);
+        }
         match self.rate {
             None => self.begin(now, own, arrives),
             Some(rate) => {
                 self.rate = self.held(now, rate, own, arrives);
                 if self.rate.is_none() {
-                    (self.calm, self.unknown, self.over, self.ended) =
-                        (None, None, None, Some(now));
+                    (self.calm, self.unknown, self.over, self.enough) = (None, None, None, None);
+                    self.ended = Some(now);
                 }
             }
         }
@@ -128,7 +142,8 @@ impl Uncounted {
         }
         let relapsed = self.ended.is_some_and(|ended| now.since(ended) < RELAPSE_WITHIN);
         self.relapses = if relapsed { (self.relapses + 1).min(RELAPSES_MAX) } else { 0 };
-        (self.rate, self.most, self.stepped, self.outside) = (Some(K * own), arrives, now, None);
+        (self.rate, self.most, self.mean) = (Some(K * own), arrives, arrives);
+        (self.stepped, self.outside, self.doubled) = (now, None, 0);
     }
 
     fn held(
@@ -139,8 +154,9 @@ impl Uncounted {
         arrives: Option<f64>,
     ) -> Option<f64> {
         self.most = arrives.map_or(self.most, |arrives| self.most.max(arrives));
-        if let Some(own) = own.filter(|own| arrives.is_none_or(|arrives| arrives > *own)) {
+        if let Some((own, arrives)) = own.zip(arrives).filter(|(own, _)| self.mean > *own) {
             (self.calm, self.unknown, self.stepped) = (None, None, now);
+            (self.doubled, self.enough) = (0, None);
             return Some(self.near(now, own, (rate, arrives)));
         }
         self.outside = None;
@@ -150,17 +166,26 @@ impl Uncounted {
         if now.since(self.stepped) < self.steps.between {
             return Some(rate);
         }
-        self.stepped = now;
-        let grown = rate * (1.0 + self.steps.by.get());
-        // More has never come, so nothing would be refused.
-        Some(grown).filter(|grown| *grown <= self.most)
+        let steps = f64::from(1_u32 << self.doubled.min(DOUBLED_MAX));
+        // The own limit holds where there is one, so nobody has to be slow below it.
+        let grown =
+            (rate * (1.0 + steps * self.steps.by.get())).max(own.map_or(0.0, |own| K * own));
+        // More has never come, so nothing would be refused. Who was wrong about that before waits.
+        if grown > self.most {
+            let since = *self.enough.get_or_insert(now);
+            let waits = if self.relapses == 0 { Nanos::ZERO } else { self.calm_after() };
+            return Some(rate).filter(|_| now.since(since) < waits);
+        }
+        (self.stepped, self.doubled, self.enough) = (now, self.doubled + 1, None);
+        Some(grown)
     }
 
     /// The rate while the service refuses. What arrives is not what routers are told, if they count bytes or bursts.
     /// But nobody is told less than K times the own limit, also if no router obeys.
-    fn near(&mut self, now: Nanos, own: f64, (rate, arrives): (f64, Option<f64>)) -> f64 {
-        let (aim, arrives) = (K * own, arrives.unwrap_or(rate));
-        if arrives <= K * aim || rate <= K * aim {
+    fn near(&mut self, now: Nanos, own: f64, (rate, arrives): (f64, f64)) -> f64 {
+        let aim = K * own;
+        let below = aim > rate * (1.0 + self.steps.by.get());
+        if !below && (arrives <= K * aim || rate <= K * aim) {
             self.outside = None;
             return rate;
         }
@@ -182,7 +207,10 @@ impl Uncounted {
             self.calm = None;
             return false;
         }
-        let calm_after = Nanos(CALM_AFTER.0 << self.relapses);
-        now.since(*self.calm.get_or_insert(now)) >= calm_after
+        now.since(*self.calm.get_or_insert(now)) >= self.calm_after()
+    }
+
+    fn calm_after(&self) -> Nanos {
+        Nanos(CALM_AFTER.0 << self.relapses)
     }
 }

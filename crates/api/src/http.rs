@@ -157,14 +157,15 @@ fn ready_fault(snapshot: &Snapshot, now: Nanos) -> Option<String> {
 /// Connections of a service that the hooks do not see, or see one half of.
 fn past_the_hooks(service: &ServiceState) -> Option<String> {
     let (found, what) = match (&service.bypassed, &service.unreplied) {
-        (Some(found), _) => (found, "saw none"),
-        (None, Some(found)) => (found, "saw no reply of the server"),
+        (Some(found), _) if found.seen > 0 => (found, format!("saw only {} others", found.seen)),
+        (Some(found), _) => (found, "saw none".into()),
+        (None, Some(found)) => (found, "saw no reply of the server".into()),
         (None, None) => return None,
     };
     let Bypassed { connections, span, interface, .. } = found;
     let (name, mut by) = (&service.name, String::new());
     if !interface.is_empty() {
-        by = format!("; the last client is reached by {interface}");
+        by = format!("; a client of late is reached by {interface}");
     }
     Some(format!(
         "service {name}: {connections} connections were accepted in the last {span} and the hooks \

@@ -208,12 +208,19 @@ fn ready_means_attached_and_the_lease_fresh() {
     let page = get("/readyz", Some(&passed_by), now);
     assert_eq!((page.status, page.body.starts_with("service shop: 12 connections")), (503, true));
     assert_eq!(get("/healthz", Some(&passed_by), now).status, 200, "alive, though not ready");
+    passed_by.services[0].bypassed = Some(Bypassed { seen: 40, ..found.clone() });
+    let page = get("/readyz", Some(&passed_by), now);
+    assert!(
+        page.status == 503 && page.body.contains("the hooks saw only 40 others"),
+        "{}",
+        page.body
+    );
     passed_by.services[0].bypassed = None;
     let interface = "eth1".to_owned();
     passed_by.services[0].unreplied = Some(Bypassed { interface, ..found });
     let page = get("/readyz", Some(&passed_by), now);
     assert_eq!(page.status, 503);
-    let says = "the hooks saw no reply of the server; the last client is reached by eth1";
+    let says = "the hooks saw no reply of the server; a client of late is reached by eth1";
     assert!(page.body.contains(says), "{}", page.body);
     let bare = Snapshot { interfaces: vec![], ..good };
     assert_eq!(get("/readyz", Some(&bare), now).status, 503);

@@ -9,12 +9,18 @@ use tidegate_sense::Sensed;
 pub(crate) fn past_the_hooks(config: &Config, sensed: &Sensed) -> Vec<String> {
     let mut told = Vec::new();
     if let Some(found) = &sensed.bypassed {
-        let Bypassed { connections, span, .. } = found;
+        let Bypassed { connections, span, seen, .. } = found;
         let remedy = remedy(config, found);
-        told.push(format!(
-            "{connections} connections were accepted in the last {span} and the hooks saw none: the \
-             service is not protected. {remedy}"
-        ));
+        told.push(match seen {
+            0 => format!(
+                "{connections} connections were accepted in the last {span} and the hooks saw none: the \
+                 service is not protected. {remedy}"
+            ),
+            seen => format!(
+                "{connections} connections were accepted in the last {span} beside the {seen} that the \
+                 hooks saw: a part of the service's traffic is not protected. {remedy}"
+            ),
+        });
     } else if let Some(found) = &sensed.unreplied {
         let Bypassed { connections, span, .. } = found;
         let remedy = remedy(config, found);
@@ -36,13 +42,13 @@ fn remedy(config: &Config, found: &Bypassed) -> String {
     };
     if config.hooked().any(|ours| ours.name == *interface) {
         format!(
-            "Its last client, {client}, is reached by {interface}, where ours are attached: another \
+            "One of its last clients, {client}, is reached by {interface}, where ours are attached: another \
              program there ends the chain before ours (`bpftool net show dev {interface}`; a restart \
              of tidegate attaches first again), or packets of this direction go another way"
         )
     } else {
         format!(
-            "Its last client, {client}, is reached by {interface}: attach there too (`interfaces: \
+            "One of its last clients, {client}, is reached by {interface}: attach there too (`interfaces: \
              [{{name: {interface}}}]`)"
         )
     }
@@ -63,6 +69,7 @@ mod tests {
         let config = parse(text, &registry).unwrap_or_else(|error| panic!("{error}"));
         let found = |interface: &str| Bypassed {
             connections: 7,
+            seen: 0,
             span: Nanos::from_secs(4),
             client: Some([192, 0, 2, 9].into()),
             interface: interface.into(),
@@ -77,6 +84,10 @@ mod tests {
         assert_eq!(other.lines().count(), 1, "who sees nothing sees no reply, either");
         let ours = told(None, Some(found("eth0")));
         assert!(ours.contains("no packet of the server") && ours.contains("dev eth0"), "{ours}");
+        let part = Bypassed { seen: 30, ..found("eth1") };
+        let part = told(Some(part), None);
+        assert!(part.contains("7 connections") && part.contains("beside the 30 that"), "{part}");
+        assert!(part.contains("{name: eth1}") && !part.contains("saw none"), "{part}");
         let unknown = told(Some(found("")), None);
         assert!(unknown.contains("`interfaces`"), "{unknown}");
     }

@@ -8,6 +8,8 @@ use tidegate_sense::ServiceSource;
 /// All services of a configuration.
 pub(crate) fn all(config: &Config) -> Vec<ServiceSource> {
     let exempt = &config.never_shed.sources;
+    let own = config.hooked().filter(|interface| interface.namespace.is_none());
+    let hooked: Vec<String> = own.map(|interface| interface.name.clone()).collect();
     let source = |service: &ServiceConfig| ServiceSource {
         listen: service.target().to_vec(),
         namespace: service.namespace.clone(),
@@ -15,6 +17,7 @@ pub(crate) fn all(config: &Config) -> Vec<ServiceSource> {
         cpus: service.process.cpus.clone(),
         needs_interface: needs_interface(service),
         exempt: exempt.clone(),
+        hooked: hooked.clone(),
     };
     config.services.iter().map(source).collect()
 }

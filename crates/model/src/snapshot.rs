@@ -269,7 +269,7 @@ pub struct ServiceState {
     /// What it had at the start of the process that ran before; `None`: it started afresh.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<Restored>,
-    /// Connections that its listeners accepted and that no hook saw; `None`: none of late.
+    /// Connections that its listeners accepted and whose SYN no hook saw; `None`: none of late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bypassed: Option<Bypassed>,
     /// Connections whose SYN a hook saw, and no packet of the server; `None`: none of late.
@@ -370,9 +370,12 @@ pub struct Restored {
 pub struct Bypassed {
     /// How many.
     pub connections: u64,
+    /// Beside them, those that the hooks saw in the same time: at most so many.
+    #[serde(default)]
+    pub seen: u64,
     /// In how long.
     pub span: Nanos,
-    /// Who made the last of them.
+    /// Who made one of the last of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<std::net::IpAddr>,
     /// The interface by which that client is reached; empty: not known.

@@ -26,14 +26,17 @@ mod listeners;
 mod netlink;
 mod netns;
 mod passive;
+mod past;
 mod pressure;
 mod qdisc;
+mod rounds;
 mod sense;
 mod service;
 mod space;
 mod ssh;
 mod stat;
 mod threads;
+mod ways;
 
 pub use elsewhere::{Elsewhere, forwards_to, holder, listening_elsewhere};
 pub use link::{LinkFacts, links};

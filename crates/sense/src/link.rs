@@ -5,7 +5,6 @@
 use crate::netlink::{NLM_F_DUMP, Route, attributes, nested, request, text, u16_at, u32_at};
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 
 /// What is known of an interface.
@@ -71,52 +70,6 @@ pub fn links(sys: &Path) -> io::Result<Vec<LinkFacts>> {
     Ok(found)
 }
 
-/// linux/rtnetlink.h
-const RTM_NEWROUTE: u16 = 24;
-const RTM_GETROUTE: u16 = 26;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-/// Length of `rtmsg`.
-const RTMSG: usize = 12;
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
-/// A port for a socket that sends nothing.
-const DISCARD: u16 = 9;
-
-/// The name of the interface by which an address is reached from the caller's network namespace.
-pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
-    let (family, bytes) = match address {
-        IpAddr::V4(ip) => (AF_INET, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (AF_INET6, ip.octets().to_vec()),
-    };
-    let mut fixed = [0; RTMSG];
-    (fixed[0], fixed[1]) = (family, (bytes.len() * 8) as u8);
-    let question = request(RTM_GETROUTE, 0, &fixed, &[(RTA_DST, &bytes)]);
-    let mut index = 0;
-    Route::open(None)?.ask(&question, |kind, message| {
-        if kind == RTM_NEWROUTE && message.len() >= RTMSG {
-            index = nested(&message[RTMSG..], RTA_OIF).map_or(0, |oif| u32_at(oif, 0));
-        }
-    })?;
-    let link = links(Path::new("/sys"))?.into_iter().find(|link| link.index == index);
-    link.map(|link| link.name).ok_or_else(|| io::ErrorKind::NotFound.into())
-}
-
-/// Whether an address is this host's: only then the kernel gives a packet to it the same address as its source.
-/// Nothing is sent.
-pub(crate) fn is_of_host(address: IpAddr) -> bool {
-    let any = match address {
-        IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
-    };
-    let source = || {
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.connect((address, DISCARD))?;
-        socket.local_addr()
-    };
-    source().is_ok_and(|source| source.ip() == address)
-}
-
 impl LinkFacts {
     /// The bridge whose port to a container or a virtual machine this is: what arrives here comes from
     /// there, and connections to there leave by it.
@@ -125,6 +78,15 @@ impl LinkFacts {
         let bridge = all.iter().find(|link| Some(link.index) == self.master)?;
         let is = |link: &Self, kind: &str| link.kind.as_deref() == Some(kind);
         (is(bridge, "bridge") && (is(self, "veth") || is(self, "tun"))).then_some(bridge)
+    }
+
+    /// Whether this is a bridge that leads to containers and virtual machines of this host, and nowhere else.
+    #[must_use]
+    pub fn is_inner_bridge(&self, all: &[Self]) -> bool {
+        let mut ports = all.iter().filter(|port| port.master == Some(self.index)).peekable();
+        self.kind.as_deref() == Some("bridge")
+            && ports.peek().is_some()
+            && ports.all(|port| port.inner_port_of(all).is_some())
     }
 
     /// The interface below, by which all its traffic comes and leaves, too.
@@ -180,7 +142,6 @@ mod tests {
     fn the_loopback_is_known() {
         let all = links(Path::new("/sys")).unwrap();
         let lo = all.iter().find(|link| link.name == "lo").unwrap();
-        assert_eq!(way_to([127, 0, 0, 9].into()).unwrap(), "lo");
         assert!(lo.mtu >= 1500 && lo.index > 0 && lo.xdp_program.is_none_or(|id| id > 0), "{lo:?}");
     }
 }

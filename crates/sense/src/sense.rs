@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All sources together: one tick, one [`Signals`] a service.
 
+use crate::bypass::Seen;
 use crate::file::FILE_MAX;
 use crate::finder::Finder;
 use crate::groups::Groups;
 use crate::interfaces::Interfaces;
 use crate::listeners::{ListenerSource, serving};
 use crate::passive::Passive;
+use crate::past::{self, Ground};
 use crate::qdisc::InterfaceSource;
 use crate::service::{Service, Tick};
 use crate::space::{FindNamespace, Space};
 use crate::stat::Stat;
+use crate::ways::Ways;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::io;
@@ -60,6 +63,16 @@ pub struct ServiceSource {
     pub needs_interface: bool,
     /// Sources whose SYNs no service counts.
     pub exempt: Vec<IpNet>,
+    /// The interfaces of our own network namespace that have hooks.
+    pub hooked: Vec<String>,
+}
+
+impl ServiceSource {
+    /// Whether the same server is meant: what is known of that stays true.
+    fn is_of_same_server(&self, other: &Self) -> bool {
+        let place = |of: &Self| Self { exempt: Vec::new(), hooked: Vec::new(), ..of.clone() };
+        place(self) == place(other)
+    }
 }
 
 /// A source that could not be read in this tick.
@@ -99,6 +112,7 @@ pub struct Sense {
     groups: Groups,
     services: Vec<Service>,
     interfaces: Interfaces,
+    ways: Ways,
     /// Reused at every tick.
     buffer: Vec<u8>,
     last: Option<Nanos>,
@@ -129,6 +143,7 @@ impl Sense {
             groups: Groups::new(&roots.cgroup),
             services: services.into_iter().map(Service::new).collect(),
             interfaces: Interfaces::default(),
+            ways: Ways::default(),
             buffer: vec![0; FILE_MAX],
             last: None,
             roots,
@@ -155,6 +170,11 @@ impl Sense {
                 spaces.len() - 1
             });
         }
+        let all: Vec<_> =
+            (0..self.services.len()).map(|of| past::kin(&self.services, of)).collect();
+        for (service, kin) in self.services.iter_mut().zip(all) {
+            service.kin = kin;
+        }
     }
 
     /// Other services from now on; those that stay the same keep their state, wherever they stand
@@ -164,12 +184,14 @@ impl Sense {
         let mut old: Vec<(usize, Service)> =
             std::mem::take(&mut self.services).into_iter().enumerate().collect();
         let kept = |(now, source): (usize, ServiceSource)| {
-            let place = old.iter().position(|(_, service)| service.source == source);
+            let place = old.iter().position(|(_, of)| of.source.is_of_same_server(&source));
             let Some(place) = place else { return Service::new(source) };
             let (then, mut service) = old.swap_remove(place);
             if then != now {
                 service.passive = Passive::default();
             }
+            service.source = source;
+            service.bypass.begin_anew();
             service
         };
         self.services = services.into_iter().enumerate().map(kept).collect();
@@ -226,12 +248,13 @@ impl Sense {
         let period = self.last.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
         let Self { services, spaces, stat: cpus, buffer, interfaces, .. } = self;
         let mut sensed = Vec::with_capacity(services.len());
+        let mut seen = Vec::with_capacity(services.len());
         for (index, service) in services.iter_mut().enumerate() {
             let mut out = Sensed::default();
             out.signals.now = now;
             out.signals.period = period;
-            let space = &mut spaces[service.space];
-            out.signals.queue = service.queue(now, &space.listed, &mut out.troubles);
+            let listed = &spaces[service.space].listed;
+            out.signals.queue = service.queue(now, listed, &mut out.troubles);
             out.signals.queue.interface = interfaces.queue(now);
             if service.source.needs_interface
                 && let Some(why) = interfaces.trouble(now)
@@ -257,14 +280,25 @@ impl Sense {
             }
             out.totals = service.passive.totals().cloned();
             out.signals.buckets = service.passive.buckets(now);
-            let admitted = out.signals.balance.counts.map_or(0, |counts| counts.value.admitted);
-            out.defer_accept = service.defer.tick(now, admitted, buffer);
             let counts = out.signals.balance.counts.map(|counts| counts.value);
-            let found = service.bypassed(now, counts, space);
-            (out.bypassed, out.unreplied) = (found.bypassed, found.unreplied);
+            let admitted = counts.map_or(0, |counts| counts.admitted);
+            out.defer_accept = service.defer.tick(now, admitted, buffer);
+            seen.push(service.seen(counts.as_ref()));
             sensed.push(out);
         }
+        self.look_past_hooks(now, &seen, &mut sensed);
         sensed
+    }
+
+    /// Once it is known what hooks saw of all services.
+    fn look_past_hooks(&mut self, now: Nanos, seen: &[Option<Seen>], sensed: &mut [Sensed]) {
+        let Self { services, spaces, ways, .. } = self;
+        let hooked = services.first().map_or(Vec::new(), |of| of.source.hooked.clone());
+        let mut ground = Ground { ways, hooked: &hooked };
+        let found = past::tick(now, (services, spaces), seen, &mut ground);
+        for (out, found) in sensed.iter_mut().zip(found) {
+            (out.bypassed, out.unreplied) = (found.bypassed, found.unreplied);
+        }
     }
 
     fn look_at_spaces(&mut self, now: Nanos) {

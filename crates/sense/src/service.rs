@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sources of one service: its accept queue, its CPUs and pressure, its counters.
 
-use crate::bypass::{Bypass, Found, Look, Seen};
+use crate::bypass::{Bypass, Seen};
 use crate::cgroup::{Group, Usage};
 use crate::cpu::{Beside, Cpu, Sample};
 use crate::defer::Defer;
 use crate::finder::{self, Place};
 use crate::groups::Groups;
-use crate::link::is_of_host;
 use crate::listeners::Listener;
 use crate::passive::Passive;
 use crate::pressure::Pressure;
 use crate::sense::{HOLD_MAX, Roots, ServiceSource, Trouble};
-use crate::space::Space;
 use crate::stat::Stat;
 use crate::threads::Watch;
 use std::io;
@@ -44,7 +42,9 @@ pub(crate) struct Service {
     pub(crate) defer: Defer,
     /// Place of its network namespace among those that are looked at.
     pub(crate) space: usize,
-    bypass: Bypass,
+    /// Itself and the services whose servers are at one of its places.
+    pub(crate) kin: Vec<usize>,
+    pub(crate) bypass: Bypass,
     threads: Watch,
     thread_held: Held<Share>,
     place: Place,
@@ -79,6 +79,7 @@ impl Service {
             passive: Passive::default(),
             defer: Defer::default(),
             space: 0,
+            kin: Vec::new(),
             bypass: Bypass::default(),
             threads: Watch::default(),
             thread_held: None,
@@ -197,34 +198,17 @@ impl Service {
         }
     }
 
-    /// What came past the hooks of late. `counts`: what they have seen since the tick before; `None`:
-    /// not known.
-    pub(crate) fn bypassed(
-        &mut self,
-        now: Nanos,
-        counts: Option<Counts>,
-        space: &mut Space,
-    ) -> Found {
-        let seen = counts.map_or_else(Seen::default, |counts| Seen {
-            offered: Some(counts.offered),
-            admitted: counts.admitted,
+    /// What the hooks saw since the tick before; `None`: not known.
+    pub(crate) fn seen(&self, counts: Option<&Counts>) -> Option<Seen> {
+        let (counts, totals) = (counts?, self.passive.totals()?);
+        let all = &totals.connections;
+        Some(Seen {
+            passed: counts.admitted,
             replied: counts.connections.map(|of| of.replied),
-            asked: counts.connections.map_or(0, |of| of.asked),
-        });
-        let ports = self.listeners.iter().map(|listener| listener.port).collect();
-        let exempt = &self.source.exempt[..];
-        let (grew, own) = (space.grew, space.namespace.is_none());
-        let source = space.connections().filter(|_| grew);
-        let listen = &self.source.listen[..];
-        let look = source.map(|source| Look {
-            ports: &ports,
-            listen,
-            exempt,
-            of_host: is_of_host,
-            own,
-            source,
-        });
-        self.bypass.tick(now, &seen, look)
+            proved: counts.connections.map_or(0, |of| of.proved),
+            unreplied: totals.admitted.saturating_sub(all.replied),
+            unproved: all.replied.saturating_sub(all.proved),
+        })
     }
 
     fn cpu(&mut self, tick: &mut Tick<'_>, waited: Option<Share>) -> Result<Option<Share>, String> {

@@ -12,6 +12,8 @@ use crate::defer::counter;
 use crate::file::Probe;
 use crate::listeners::{Listener, ListenerSource, SockDiag};
 use crate::netns::in_namespace;
+use crate::rounds::{Rounds, Step};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -34,8 +36,12 @@ pub(crate) struct Space {
     pub(crate) all: Vec<Listener>,
     /// Whether they could be listed.
     pub(crate) listed: io::Result<()>,
-    /// Whether it has opened connections since the last look.
-    pub(crate) grew: bool,
+    /// Connections that were opened since the look before, if it was looked in this tick.
+    opened: Option<u64>,
+    /// SYNs of its services that hooks saw since the look before.
+    seen: u64,
+    /// More was opened than hooks saw, or replies are missing: connections have to be listed.
+    due: bool,
     open: Option<Open>,
     looked: Option<Nanos>,
 }
@@ -44,6 +50,7 @@ pub(crate) struct Space {
 struct Open {
     listeners: Box<dyn ListenerSource + Send>,
     connections: Box<dyn ConnectionSource + Send>,
+    rounds: Rounds,
     opened: Opened,
     identity: Option<Identity>,
 }
@@ -71,13 +78,15 @@ impl Space {
     /// Our own.
     pub(crate) fn own(listeners: Box<dyn ListenerSource + Send>, proc: &Path) -> Self {
         let opened = Opened::new(Probe::new(proc.join("net/snmp")));
-        let open = Open { listeners, connections: Box::new(Diag), opened, identity: None };
+        let (connections, rounds) = (Box::new(Diag), Rounds::default());
+        let open = Open { listeners, connections, rounds, opened, identity: None };
         Self { open: Some(open), ..Self::of(None) }
     }
 
     pub(crate) fn of(namespace: Option<Namespace>) -> Self {
         let (all, listed) = (Vec::new(), Ok(()));
-        Self { namespace, all, listed, grew: false, open: None, looked: None }
+        let (opened, seen, due, open, looked) = (None, 0, false, None, None);
+        Self { namespace, all, listed, opened, seen, due, open, looked }
     }
 
     /// Lists the listeners, and looks whether connections were opened; first, where it is due, whether
@@ -93,7 +102,7 @@ impl Space {
                     Err(io::Error::new(error.kind(), format!("namespace {namespace}: {error}")));
             }
         }
-        self.grew = false;
+        self.opened = None;
         let Some(open) = &mut self.open else {
             self.all.clear();
             return;
@@ -102,12 +111,24 @@ impl Space {
         if self.listed.is_err() {
             self.all.clear();
         }
-        self.grew = open.opened.grew(now, buffer);
+        self.opened = open.opened.since(now, buffer);
     }
 
-    /// Who lists connections there.
-    pub(crate) fn connections(&mut self) -> Option<&mut (dyn ConnectionSource + Send + 'static)> {
-        self.open.as_mut().map(|open| &mut *open.connections)
+    /// What hooks saw of its services in this tick, and whether replies to one of them are missing.
+    pub(crate) fn saw(&mut self, seen: u64, mute: bool) {
+        self.seen += seen;
+        if let Some(opened) = self.opened {
+            self.due = opened > self.seen || mute && opened > 0;
+            self.seen = 0;
+        }
+    }
+
+    /// Lists the connections of one of these ports, where it is time to.
+    pub(crate) fn step(&mut self, now: Nanos, ports: &BTreeSet<u16>) -> Step {
+        let Some(open) = &mut self.open else { return Step::default() };
+        let step = open.rounds.step(now, ports, self.due, &mut *open.connections);
+        self.due &= step.begins.is_none();
+        step
     }
 }
 
@@ -137,6 +158,7 @@ impl Open {
         Ok(Self {
             listeners: Box::new(SockDiag::open(Some(path))?),
             connections: Box::new(crate::connections::Kept::open(path)?),
+            rounds: Rounds::default(),
             opened: Opened::new(Probe::of(snmp)),
             identity: Some(identity),
         })
@@ -155,16 +177,16 @@ impl Opened {
         Self { probe, looked: None, count: None }
     }
 
-    /// Whether it is time to look, and there are more than at the last look.
-    fn grew(&mut self, now: Nanos, buffer: &mut [u8]) -> bool {
-        if self.looked.is_some_and(|looked| now.since(looked) < crate::bypass::LOOK_EVERY) {
-            return false;
+    /// How many since the last look, if it is time to look again. The first look has none before it.
+    fn since(&mut self, now: Nanos, buffer: &mut [u8]) -> Option<u64> {
+        if self.looked.is_some_and(|looked| now.since(looked) < crate::rounds::LOOK_EVERY) {
+            return None;
         }
         self.looked = Some(now);
         let text = self.probe.read(buffer).ok();
         let count = text.and_then(|text| counter(text, "Tcp:", "PassiveOpens"));
         let before = std::mem::replace(&mut self.count, count);
-        matches!((before, count), (Some(before), Some(now)) if now > before)
+        count.map(|now| now.saturating_sub(before.unwrap_or(now)))
     }
 }
 

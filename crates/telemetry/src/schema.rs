@@ -280,7 +280,7 @@ const SERVICES: &[Metric] = &[
     gauge(
         "service_bypassed",
         "connections",
-        "Connections of the last minute that the service's listeners accepted while no hook saw a SYN of it: it is not protected. Absent while there are none.",
+        "Connections of the last minute that the service's listeners accepted and whose SYN no hook saw: they are not limited. Absent while they are no surplus.",
         SERVICE,
         |s, out| each(s, |v| optional(v, past(&v.bypassed), out)),
     ),

@@ -25,6 +25,8 @@ use tidegate_sense::in_namespace;
 const SERVER: &str = "10.79.0.1:8000";
 /// Between two connections of a client.
 const PAUSE: Duration = Duration::from_millis(100);
+/// What is promised, in seconds.
+const TOLD_MAX_S: f64 = 5.0;
 /// Longer than it takes until a hook that sees nothing is warned of.
 const CONNECTIONS: usize = 60;
 
@@ -76,9 +78,23 @@ impl Client {
         Path::new("/run/netns").join(&self.0)
     }
 
+    /// A second way to another address of the server.
+    fn other_network(&self, world: &World) {
+        let (server, name) = (world.name(), &self.0);
+        ip(&format!("-n {server} link add w0 type veth peer name w1 netns {name}"));
+        for (namespace, link, address) in [(server, "w0", "10.80.0.1"), (name, "w1", "10.80.0.2")] {
+            ip(&format!("-n {namespace} address add {address}/24 dev {link}"));
+            ip(&format!("-n {namespace} link set {link} up"));
+        }
+    }
+
     /// One connection with a request, which the server keeps open.
     fn connect(&self) -> TcpStream {
-        let server: SocketAddr = SERVER.parse().unwrap();
+        self.connect_to(SERVER)
+    }
+
+    fn connect_to(&self, server: &str) -> TcpStream {
+        let server: SocketAddr = server.parse().unwrap();
         let patience = Duration::from_secs(5);
         let connect = || {
             let mut stream = TcpStream::connect_timeout(&server, patience)?;
@@ -96,37 +112,45 @@ fn serve(world: &World) {
     std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
 }
 
+/// What the daemon says itself of how long it took until it told: seconds since it began. Where it tells of a
+/// part of the traffic, the time before may be counted, too.
+fn assert_told_soon(world: &World, times: usize, part: bool) {
+    let log = world.log();
+    let told = log.split("connections were accepted in the last ").skip(1);
+    let told = told.filter(|after| after.lines().next().unwrap().contains(" beside ") == part);
+    let spans: Vec<f64> =
+        told.map(|after| after.split_once(" s").unwrap().0.parse().unwrap()).collect();
+    let soon = spans.iter().take(times).all(|span| *span <= TOLD_MAX_S);
+    assert!(soon && spans.len() >= times, "{spans:?}: {log}");
+}
+
 impl Drop for Client {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
     }
 }
 
-/// What foreign programs before ours do to one of the directions.
-#[test]
-fn a_foreign_program_that_hides_a_direction_is_warned_of_and_not_ready() {
-    let mut world = World::new(0);
-    let client = Client::new(&world);
-    let other = client.second_way(&world);
-    serve(&world);
-    world.run(&[]);
+/// Foreign programs before ours hide one of the directions, and go again, as long as that was not the last.
+fn is_told(
+    world: &World,
+    client: &Client,
+    (egress, verdicts): (bool, &[ForeignVerdict]),
+    held: &mut Vec<TcpStream>,
+) {
+    // What was seen just before it may be counted, too.
+    let (none, no_reply) = ("and the hooks saw ", "the hooks saw no reply of the server");
     let interface = Interface::named("v0", Some(world.namespace()));
-    let mut held = vec![client.connect()];
-    let (none, no_reply) = ("the hooks saw none", "the hooks saw no reply of the server");
-    for (egress, verdict, says) in [
-        (false, ForeignVerdict::Pass, none),
-        (true, ForeignVerdict::Pass, no_reply),
-        (false, ForeignVerdict::Redirect(other), none),
-        (true, ForeignVerdict::Redirect(other), no_reply),
-    ] {
+    for (at, verdict) in verdicts.iter().enumerate() {
         let case = format!("{verdict:?}, egress {egress}");
-        let foreign = Foreign { verdict, egress, first: true }.attach(&interface).unwrap();
+        let foreign = Foreign { verdict: *verdict, egress, first: true };
+        let foreign = foreign.attach(&interface).unwrap();
         let page = wait_for(&case, || {
             std::thread::sleep(PAUSE);
             held.push(client.connect());
             world.get("/readyz").filter(|page| page.contains(" 503 "))
         });
-        assert!(page.contains("service shop: ") && page.contains(says), "{case}: {page}");
+        assert!(page.contains("service shop: ") && page.contains(none), "{case}: {page}");
+        assert_eq!(page.contains(no_reply), egress, "{case}: {page}");
         assert!(page.contains("reached by v0"), "{case}: {page}");
         let status = world.status();
         assert!(status.contains("shop: hooks: "), "{case}: {status}");
@@ -134,12 +158,48 @@ fn a_foreign_program_that_hides_a_direction_is_warned_of_and_not_ready() {
         let name = if egress { "unreplied" } else { "bypassed" };
         let found = world.metric(&format!("service_{name}_connections"));
         assert!(found >= 5.0, "{case}: {found}");
+        let told = world.check_running();
+        assert!(told.contains("bpftool net show dev v0"), "{case}: {told}");
         drop(foreign);
-        held.push(client.connect());
-        wait_for("ready", || world.get("/readyz").filter(|page| page.contains(" 200 ")));
+        if !egress && at + 1 == verdicts.len() {
+            return;
+        }
+        wait_for("ready", || {
+            std::thread::sleep(PAUSE);
+            held.push(client.connect());
+            let over = !world.status().contains("shop: hooks: ");
+            world.get("/readyz").filter(|page| over && page.contains(" 200 "))
+        });
     }
+}
+
+#[test]
+fn a_foreign_program_that_hides_what_comes_is_warned_of_and_not_ready() {
+    let mut world = World::new(0);
+    let client = Client::new(&world);
+    let other = client.second_way(&world);
+    serve(&world);
+    world.run(&[]);
+    let mut held = vec![client.connect()];
+    let verdicts = [ForeignVerdict::Pass, ForeignVerdict::Redirect(other)];
+    is_told(&world, &client, (false, &verdicts), &mut held);
+    assert_told_soon(&world, 1, false);
     assert!(world.log().contains("the service is not protected"), "{}", world.log());
+}
+
+#[test]
+fn a_foreign_program_that_hides_replies_is_warned_of_and_not_ready() {
+    let mut world = World::new(4);
+    let client = Client::new(&world);
+    let other = client.second_way(&world);
+    serve(&world);
+    world.run(&[]);
+    let mut held = vec![client.connect()];
+    let verdicts = [ForeignVerdict::Pass, ForeignVerdict::Redirect(other)];
+    is_told(&world, &client, (true, &verdicts), &mut held);
+    assert_told_soon(&world, 2, false);
     // Whoever lets others see it is a good neighbour.
+    let interface = Interface::named("v0", Some(world.namespace()));
     let _neighbours = [false, true].map(|egress| {
         let next = Foreign { verdict: ForeignVerdict::Next, egress, first: true };
         next.attach(&interface).unwrap()
@@ -155,6 +215,34 @@ fn a_foreign_program_that_hides_a_direction_is_warned_of_and_not_ready() {
     let all = offered + CONNECTIONS as f64;
     wait_for("each is seen", || (world.metric("service_offered_syns_total") >= all).then_some(()));
     drop(held);
+}
+
+/// Clients come by two interfaces, and only one of them has hooks; those that come by it are as many as a
+/// health check makes, or most of all.
+#[test]
+fn a_second_way_in_is_told_while_the_first_is_in_use() {
+    for (number, by_first, by_second) in [(2, 1, 4), (3, 4, 2)] {
+        let mut world = World::new(number);
+        let client = Client::new(&world);
+        client.other_network(&world);
+        serve(&world);
+        world.run(&[]);
+        let mut held = Vec::new();
+        let case = format!("{by_second} by the second way to {by_first} by the first");
+        let page = wait_for(&case, || {
+            std::thread::sleep(PAUSE);
+            held.extend((0..by_first).map(|_| client.connect()));
+            held.extend((0..by_second).map(|_| client.connect_to("10.80.0.1:8000")));
+            world.get("/readyz").filter(|page| page.contains(" 503 "))
+        });
+        assert!(page.contains("the hooks saw only") && page.contains("reached by w0"), "{page}");
+        let status = world.status();
+        assert!(status.contains("a part of the service's traffic is not protected"), "{status}");
+        assert!(status.contains("`interfaces: [{name: w0}]`"), "{case}: {status}");
+        assert!(world.check_running().contains("{name: w0}"), "{case}");
+        assert!(world.metric("service_bypassed_connections") >= 5.0, "{case}");
+        assert_told_soon(&world, 1, true);
+    }
 }
 
 /// What the host says to itself goes by no hook, and is no reason to warn.

@@ -7,6 +7,10 @@ mod common;
 
 use common::world::World;
 use common::{ip, wait_for};
+use tidegate_units::{Clock, DayClock};
+
+/// What is promised, in seconds.
+const TOLD_MAX_S: f64 = 5.0;
 
 #[test]
 fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
@@ -23,11 +27,14 @@ fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
     assert!(attached().ends_with("layer=\"tcx\"} 1"), "{}", attached());
 
     let plug_another = || ip(&format!("-n {} link add v0 type bridge", world.name()));
+    let begin = DayClock.now();
     ip(&format!("-n {} link del v0", world.name()));
     plug_another();
     let page = wait_for("not ready", || world.get("/readyz").filter(|page| page.contains(" 503 ")));
     assert!(page.contains("interface v0 is not attached"), "{page}");
     assert!(attached().ends_with(" 0"), "{}", attached());
+    let took = world.seconds_since(begin, "interface v0: hooks are lost");
+    assert!(took <= TOLD_MAX_S, "{took} s: {}", world.log());
     // the look may have come while there was no interface at all
     wait_for("the new one", || world.status().contains("was made anew").then_some(()));
     let refused = reload();

@@ -12,6 +12,7 @@ use tidegate_sense::in_namespace;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 const HTTP: &str = "127.0.0.1:9911";
+const DAY_S: f64 = 86_400.0;
 
 /// Interface and service where nothing else is said.
 const INTENT: &str = "interfaces: [{name: v0}]\n\
@@ -195,6 +196,14 @@ impl World {
         (output.status.code(), text(output.stdout) + &text(output.stderr))
     }
 
+    /// What `check` says of the file of the daemon that runs.
+    pub(crate) fn check_running(&self) -> String {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.namespace().display()));
+        command.arg(env!("CARGO_BIN_EXE_tidegate")).args(["check", "-c"]).arg(self.file("config"));
+        told(&mut command)
+    }
+
     /// A metric of the service `shop`.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let name = format!("tidegate_{name}{{service=\"shop\"}} ");
@@ -207,6 +216,26 @@ impl World {
         std::fs::read_to_string(self.file("log")).unwrap()
     }
 
+    /// Seconds from one line of the log to a later one, by the times that the daemon wrote.
+    pub(crate) fn seconds_between(&self, first: &str, later: &str) -> f64 {
+        // Over midnight, too.
+        (self.written(later) - self.written(first)).rem_euclid(DAY_S)
+    }
+
+    /// The same from a time of day on.
+    pub(crate) fn seconds_since(&self, begin: Nanos, later: &str) -> f64 {
+        (self.written(later) - begin.as_secs_f64()).rem_euclid(DAY_S)
+    }
+
+    /// The time of day at which the daemon wrote the first such line, in seconds.
+    fn written(&self, part: &str) -> f64 {
+        let log = self.log();
+        let line = log.lines().find(|line| line.contains(part));
+        let time = line.unwrap_or_else(|| panic!("no {part}: {log}")).split(['T', 'Z']).nth(1);
+        let parts = time.unwrap().split(':').map(|part| part.parse::<f64>().unwrap());
+        parts.fold(0.0, |sum, part| 60.0 * sum + part)
+    }
+
     pub(crate) fn history(&self) -> String {
         String::from_utf8(self.tidegate(&["history"]).stdout).unwrap()
     }
@@ -214,6 +243,13 @@ impl World {
     pub(crate) fn status(&self) -> String {
         String::from_utf8(self.tidegate(&["status"]).stdout).unwrap()
     }
+}
+
+/// All that a program says.
+fn told(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    text(output.stdout) + &text(output.stderr)
 }
 
 impl Drop for World {

@@ -10,7 +10,7 @@ use crate::account::Reached;
 use crate::lately;
 use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
-use crate::preflight::on_top;
+use crate::preflight::{listens, on_top};
 use crate::privileges;
 use sides::Sides;
 use std::fmt::Display;
@@ -27,7 +27,7 @@ use tidegate_model::snapshot::{
 };
 use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
-use tidegate_model::{Canary, Mode};
+use tidegate_model::{Canary, Listen, Mode};
 use tidegate_sense::links;
 use watch::Watch;
 
@@ -38,8 +38,9 @@ pub struct Kernel {
     sees_answers: bool,
     watch: Watch,
     sides: Sides,
-    /// How many services there are.
+    /// How many services there are, and where those listen that run here.
     services: usize,
+    listens: Vec<Listen>,
     /// The directory of the pins, where their path leads nowhere once the process is another user's.
     _pins: Option<Reached>,
 }
@@ -94,8 +95,9 @@ impl Kernel {
             }
         }
         let sees_answers = sees_answers(&dataplane);
-        let (watch, sides, services) = (Watch::default(), Sides::default(), config.services.len());
-        Ok(Self { dataplane, sees_answers, watch, sides, services, _pins: reached })
+        let (watch, sides) = (Watch::default(), Sides::default());
+        let (services, listens) = (config.services.len(), listens(config));
+        Ok(Self { dataplane, sees_answers, watch, sides, services, listens, _pins: reached })
     }
 
     /// By which canaries at the hooks choose among sources.
@@ -157,7 +159,7 @@ impl Outlet for Kernel {
         let now = self.dataplane.heartbeat().map_err(failed)?;
         if self.watch.look(now, &mut self.dataplane) {
             self.sees_answers = sees_answers(&self.dataplane);
-            self.sides.look(now, &self.dataplane, self.services);
+            self.sides.look(now, &self.dataplane, (self.services, &self.listens));
         }
         Ok(())
     }
@@ -262,6 +264,7 @@ impl Lifecycle for Kernel {
         self.dataplane.apply(&plan).map_err(failed)?;
         self.sees_answers = sees_answers(&self.dataplane);
         self.services = config.services.len();
+        self.listens = listens(config);
         Ok(())
     }
 

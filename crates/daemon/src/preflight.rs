@@ -4,7 +4,7 @@
 mod in_use;
 mod place;
 
-pub(crate) use place::{inner_port, on_top};
+pub(crate) use place::{inner_bridge, inner_port, listens, listens_here, on_top};
 
 use crate::account::{Account, not_written, unreadable};
 use crate::cluster;
@@ -75,6 +75,7 @@ pub fn examine(
         Ok(links) => {
             interfaces(config, &links, &foreign_program, &mut found);
             place::sides(config, &links, &mut found);
+            place::bridges(config, &links, (&mut *listeners, trees.proc), &mut found);
         }
         Err(error) => found.notes.push(format!("interfaces cannot be looked at: {error}")),
     }

@@ -42,7 +42,7 @@ use std::time::Duration;
 use tidegate_api::protocol::{ApiError, ErrorKind, Handover, HandoverPhase, Reply, Request};
 use tidegate_api::server::{BindError, Bounds, ControlSocket, Place, bind, serve};
 use tidegate_bpf::Leftovers;
-use tidegate_config::{Config, LoadError, Registry, SystemFault};
+use tidegate_config::{Config, LoadError, Places, Registry, SystemFault};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_model::{Canary, Mode};
 use tidegate_sense::{Listener, Roots, RouteSource, Sense, SockDiag, ssh_listeners, ssh_ports};
@@ -132,7 +132,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
     let (config, places) = tidegate_config::load_located(&options.config, &options.registry)?;
     let mut listeners = SockDiag::open(None).map_err(io_error("sock_diag"))?;
     let found = preflight::examine(&config, &mut listeners, &Trees::default());
-    tell(&found);
+    tell(&found, &config, &places);
     let fatal: Vec<String> = found
         .faults
         .iter()
@@ -176,7 +176,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
     runtime.block_on(live(started, options, told))
 }
 
-fn tell(found: &Preflight) {
+fn tell(found: &Preflight, config: &Config, places: &Places) {
     for note in &found.notes {
         tracing::info!("{note}");
     }
@@ -185,7 +185,7 @@ fn tell(found: &Preflight) {
         !preflight::forbids_to_run(fault) && !matches!(fault, SystemFault::NotKept { .. })
     };
     for fault in found.faults.iter().filter(told) {
-        tracing::warn!("{fault}");
+        tracing::warn!("{}", fault.locate(config, places).error);
     }
 }
 

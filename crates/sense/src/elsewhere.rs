@@ -2,11 +2,12 @@
 //! Where a server listens that does not listen here: in the network namespace of a container, perhaps
 //! behind a userland proxy of the container's engine. For `check`, which may take its time.
 
-use crate::finder::{Finder, pids};
+use crate::addresses::{addresses, inner_networks};
+use crate::finder::{Finder, Holders, pids};
 use crate::link::links;
 use crate::listeners::{Listener, ListenerSource, SockDiag};
 use crate::netns::in_namespace;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ use tidegate_units::Nanos;
 const SPACES_MAX: usize = 256;
 /// Most servers that are named.
 const FOUND_MAX: usize = 3;
+/// Names of userland proxies, as far as the kernel keeps them: Docker's, and that of rootless engines.
+const PROXIES: [&str; 2] = ["docker-proxy", "rootlesskit-doc"];
 
 /// A server in another network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,35 +51,131 @@ pub fn holder(proc: &Path, listener: &Listener) -> Option<(u32, String)> {
 /// Where a userland proxy passes its connections on to: Docker's says it on its command line.
 #[must_use]
 pub fn forwards_to(proc: &Path, pid: u32) -> Option<SocketAddr> {
-    let line = fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;
-    let words: Vec<&str> =
-        line.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok()).collect();
-    let after = |option: &str| {
-        let at = words.iter().position(|word| word.trim_start_matches('-') == option)?;
-        words.get(at + 1)
-    };
-    let address: IpAddr = after("container-ip")?.parse().ok()?;
-    Some(SocketAddr::new(address, after("container-port")?.parse().ok()?))
+    let address: IpAddr = option_of(proc, pid, "container-ip")?.parse().ok()?;
+    Some(SocketAddr::new(address, option_of(proc, pid, "container-port")?.parse().ok()?))
 }
 
-/// Servers that listen on this port in other network namespaces, those that have the address first of
-/// all. Namespaces that may not be entered are left out.
+/// What follows an option on the command line of a process.
+fn option_of(proc: &Path, pid: u32, option: &str) -> Option<String> {
+    let line = fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;
+    let mut words = line.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok());
+    words.find(|word| word.trim_start_matches('-') == option)?;
+    words.next().map(str::to_owned)
+}
+
+/// The ports of this host that userland proxies of containers listen on. Who cannot be one by its name is not
+/// looked at any further.
 #[must_use]
-pub fn listening_elsewhere(proc: &Path, listen: &Listen) -> Vec<Elsewhere> {
-    let mut found = Vec::new();
-    for (pid, path) in others(proc) {
-        let Some(address) = listen.address.filter(|address| !address.is_unspecified()) else {
-            found.extend(servers(proc, (pid, &path), listen));
-            continue;
-        };
+pub fn proxied_ports(proc: &Path) -> BTreeSet<u16> {
+    let port = |pid: u32| option_of(proc, pid, "host-port")?.parse().ok();
+    let named = pids(proc).into_iter().filter(|pid| PROXIES.contains(&name(proc, *pid).as_str()));
+    let proxies = named.filter(|pid| forwards_to(proc, *pid).is_some());
+    proxies.filter_map(port).collect()
+}
+
+/// Servers in the other network namespaces of this host, which are looked at once.
+pub struct Others {
+    proc: PathBuf,
+    spaces: Option<Vec<Space>>,
+    holders: Holders,
+    behind_bridges: Option<Vec<Elsewhere>>,
+}
+
+/// One of them, by one of its processes.
+struct Space {
+    pid: u32,
+    path: PathBuf,
+    listeners: Vec<Listener>,
+}
+
+impl Others {
+    /// Looks at nothing yet.
+    #[must_use]
+    pub fn new(proc: &Path) -> Self {
+        let (spaces, holders, behind_bridges) = (None, Holders::new(), None);
+        Self { proc: proc.to_owned(), spaces, holders, behind_bridges }
+    }
+
+    /// Servers that listen where this says, those that have the address where it says one. Namespaces that may
+    /// not be entered are left out.
+    pub fn listening(&mut self, listen: &Listen) -> Vec<Elsewhere> {
+        let wanted = listen.address.filter(|address| !address.is_unspecified());
         // Only who has an address can bind to it.
-        let has = in_namespace(Some(&path), || UdpSocket::bind((address, 0))).is_ok();
-        if has {
-            found.extend(servers(proc, (pid, &path), listen));
+        let has = |space: &Space| {
+            let bind = |address| in_namespace(Some(&space.path), || UdpSocket::bind((address, 0)));
+            wanted.is_none_or(|address| bind(address).is_ok())
+        };
+        let server =
+            |space: &Space| space.listeners.iter().find(|of| of.serves(listen).is_some()).copied();
+        self.load();
+        let all = self.spaces.iter().flatten();
+        let serving = all.filter_map(|space| Some((space, server(space)?)));
+        let found = serving.filter(|(space, _)| has(space)).take(FOUND_MAX);
+        found.map(|(space, listener)| self.server(space, &listener)).collect()
+    }
+
+    /// Servers behind those bridges of ours that lead to containers alone, whatever their ports, each with an
+    /// address that is reached there.
+    pub fn behind_bridges(&mut self) -> &[Elsewhere] {
+        if self.behind_bridges.is_none() {
+            self.behind_bridges = Some(self.find_behind_bridges());
+        }
+        self.behind_bridges.as_deref().unwrap_or_default()
+    }
+
+    fn find_behind_bridges(&mut self) -> Vec<Elsewhere> {
+        let inner = inner_networks().unwrap_or_default();
+        let behind = |address: &IpAddr| inner.iter().any(|net| net.contains(address));
+        let mut found = Vec::new();
+        if inner.is_empty() {
+            return found;
+        }
+        self.load();
+        for space in self.spaces.iter().flatten() {
+            let there = in_namespace(Some(&space.path), addresses).unwrap_or_default();
+            let Some(own) = there.iter().map(|(_, net)| net.addr()).find(behind) else { continue };
+            let reached = |of: &&Listener| of.address.is_unspecified() || behind(&of.address);
+            for listener in space.listeners.iter().filter(reached) {
+                if found.len() >= FOUND_MAX {
+                    return found;
+                }
+                found.push(Elsewhere { address: own, ..self.server(space, listener) });
+            }
+        }
+        found
+    }
+
+    fn load(&mut self) {
+        if self.spaces.is_some() {
+            return;
+        }
+        let list = |(pid, path): (u32, PathBuf)| {
+            let mut listeners = Vec::new();
+            SockDiag::open(Some(&path)).and_then(|mut diag| diag.list(&mut listeners)).ok()?;
+            Some(Space { pid, path, listeners })
+        };
+        let spaces: Vec<_> = others(&self.proc).into_iter().filter_map(list).collect();
+        let mut finder = Finder::new(&self.proc);
+        let inodes = spaces.iter().flat_map(|of| &of.listeners).map(|of| of.inode);
+        finder.complete(Nanos::ZERO, &inodes.collect());
+        self.holders.clone_from(finder.holders());
+        self.spaces = Some(spaces);
+    }
+
+    fn server(&self, space: &Space, listener: &Listener) -> Elsewhere {
+        let holder = self.holders.get(&listener.inode).and_then(|pids| pids.first());
+        let pid = *holder.unwrap_or(&space.pid);
+        let there = in_namespace(Some(&space.path), || links(Path::new("/sys")));
+        let up = there.unwrap_or_default().into_iter().filter(|link| link.up && link.name != "lo");
+        Elsewhere {
+            pid,
+            name: name(&self.proc, pid),
+            namespace: group(&self.proc, pid).unwrap_or_else(|| format!("pid:{pid}")),
+            address: listener.address,
+            port: listener.port,
+            interfaces: up.map(|link| link.name).collect(),
         }
     }
-    found.truncate(FOUND_MAX);
-    found
 }
 
 /// One process of each network namespace but our own.
@@ -97,23 +196,6 @@ fn others(proc: &Path) -> BTreeMap<u32, PathBuf> {
     }
     let path = |pid: u32| (pid, proc.join(pid.to_string()).join("ns/net"));
     spaces.into_values().map(path).collect()
-}
-
-fn servers(proc: &Path, (pid, path): (u32, &Path), listen: &Listen) -> Option<Elsewhere> {
-    let mut all = Vec::new();
-    SockDiag::open(Some(path)).ok()?.list(&mut all).ok()?;
-    let listener = all.iter().find(|listener| listener.serves(listen).is_some())?;
-    let (pid, name) = holder(proc, listener).unwrap_or_else(|| (pid, name(proc, pid)));
-    let there = in_namespace(Some(path), || links(Path::new("/sys"))).unwrap_or_default();
-    let up = there.into_iter().filter(|link| link.up && link.name != "lo");
-    Some(Elsewhere {
-        pid,
-        name,
-        namespace: group(proc, pid).unwrap_or_else(|| format!("pid:{pid}")),
-        address: listener.address,
-        port: listener.port,
-        interfaces: up.map(|link| link.name).collect(),
-    })
 }
 
 fn name(proc: &Path, pid: u32) -> String {
@@ -150,7 +232,15 @@ mod tests {
         let line = "/usr/bin/docker-proxy -proto tcp -host-ip 0.0.0.0 -host-port 8080 \
                     -container-ip 172.17.0.2 -container-port 80 -use-listen-fd";
         assert_eq!(tells(line).as_deref(), Some("172.17.0.2:80"));
+        let named = |name: &str| {
+            fs::write(dir.path().join("7/comm"), format!("{name}\n")).unwrap();
+            proxied_ports(dir.path())
+        };
+        assert_eq!(named("docker-proxy"), [8080].into());
+        assert_eq!(named("rootlesskit-doc"), [8080].into());
+        assert_eq!(named("nginx"), [].into(), "not looked at");
         assert_eq!(tells("nginx -g daemon"), None);
+        assert_eq!(named("docker-proxy"), [].into());
         assert_eq!(tells("x -container-ip 172.17.0.2 -container-port"), None);
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! Nothing here reads a clock: the time of the tick is an argument.
 
+mod addresses;
 mod bypass;
 mod cgroup;
 mod connections;
@@ -38,7 +39,7 @@ mod stat;
 mod threads;
 mod ways;
 
-pub use elsewhere::{Elsewhere, forwards_to, holder, listening_elsewhere};
+pub use elsewhere::{Elsewhere, Others, forwards_to, holder, proxied_ports};
 pub use link::{LinkFacts, links};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};
 pub use netns::in_namespace;

@@ -25,9 +25,14 @@ use tidegate_sense::in_namespace;
 /// Connections that are made at once, far more than what is admitted.
 const CONNECTIONS: usize = 40;
 
-/// Listens with the given address, port and backlog, and takes every connection.
+/// What is promised, in seconds.
+const TOLD_MAX_S: f64 = 5.0;
+
+/// Listens with the given address, port and backlog, and takes every connection; a container's proxy by its
+/// name, where it has the options of one.
 const SERVER: &str = r"
 import socket, sys
+if '-container-ip' in sys.argv: open('/proc/self/comm', 'w').write('docker-proxy')
 s = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=int(sys.argv[3]))
 held = []
 while True: held.append(s.accept()[0])
@@ -71,7 +76,7 @@ struct Bridge {
     container: Space,
     address: String,
     server: Process,
-    _proxy: Process,
+    proxy: Option<Process>,
     // Last: a group with a process in it cannot be removed.
     cgroup: Cgroup,
 }
@@ -123,7 +128,7 @@ impl Bridge {
             "80",
         ];
         let proxy = Process::python(&world.namespace(), SERVER, &proxy);
-        let bridge = Self { client, container, address, cgroup, server, _proxy: proxy };
+        let bridge = Self { client, container, address, cgroup, server, proxy: Some(proxy) };
         wait_for("the server listens", || (connect(&bridge.client, OUTSIDE) > 0).then_some(()));
         let proxied = || TcpStream::connect("127.0.0.1:8080");
         wait_for("the proxy", || in_namespace(Some(&world.namespace()), proxied).ok());
@@ -216,7 +221,43 @@ fn on_the_port_of_a_bridge_nothing_is_protected_and_everybody_is_told() {
     });
     assert!(page.contains("Attach to v0"), "{page}");
     assert!(world.status().contains(wanted), "{}", world.status());
+    let took = world.seconds_between("gave up all capabilities", "subject=\"interfaces\"");
+    assert!(took <= TOLD_MAX_S, "{took} s");
     assert!(connect(&bridge.client, OUTSIDE) == CONNECTIONS);
+}
+
+/// Docker's bridge: with and without a userland proxy on the published port.
+#[test]
+fn on_a_bridge_to_containers_nothing_is_protected_and_everybody_is_told() {
+    let mut world = World::new(26);
+    let mut bridge = Bridge::new(&world, 26);
+    let wanted = "b0 is a bridge to containers or virtual machines of this host";
+    let intent =
+        "interfaces: [{name: b0}]\nservices: {shop: {mode: enforce, listen: ['*:8080']}}\n";
+    let told = world.check(intent);
+    assert!(told.contains(wanted) && told.contains("Attach to v0"), "{told}");
+    drop(bridge.proxy.take());
+    let told = world.check(intent);
+    assert!(told.contains(wanted) && told.contains("Attach to v0"), "{told}");
+    let target = format!("`target: [\"{}:80\"]`", bridge.address);
+    let cgroup = format!("`namespace: cgroup:{}`", bridge.cgroup.0.display());
+    for says in ["behind a bridge of this host listens", &target, &cgroup] {
+        assert!(told.contains(says), "{says}: {told}");
+    }
+    world.run_intent(intent, &[], log(&world));
+    let page = wait_for("not ready", || {
+        world.get("/readyz").filter(|page| page.contains(" 503 ") && page.contains(wanted))
+    });
+    assert!(page.contains("Attach to v0"), "{page}");
+    assert!(world.status().contains(wanted), "{}", world.status());
+    let took = world.seconds_between("gave up all capabilities", "subject=\"interfaces\"");
+    assert!(took <= TOLD_MAX_S, "{took} s");
+    let located = "services.shop.listen[0]: nobody listens here";
+    assert!(world.log().contains(located), "{}", world.log());
+    assert!(connect(&bridge.client, OUTSIDE) == CONNECTIONS);
+    // What containers ask of a server of this host comes by the bridge.
+    let _server = Process::python(&world.namespace(), SERVER, &["0.0.0.0", "8080", "77"]);
+    wait_for("no reason", || (!world.check(intent).contains(wanted)).then_some(()));
 }
 
 #[test]

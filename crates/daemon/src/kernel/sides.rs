@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whether every hook is on the side of an interface on which no connection comes: the port of a bridge
-//! to a container sees what the container sends, and nothing of what is sent to it.
+//! to a container sees what the container sends, and nothing of what is sent to it. The same holds of a bridge
+//! that leads to containers alone, where no service runs on this host.
 
-use crate::preflight::inner_port;
+use crate::preflight::{inner_bridge, inner_port, listens_here};
 use std::path::Path;
 use tidegate_bpf::{Attached, Dataplane};
+use tidegate_model::Listen;
 use tidegate_model::totals::Totals;
-use tidegate_sense::links;
+use tidegate_sense::{LinkFacts, SockDiag, links};
 use tidegate_units::Nanos;
 
 /// So long no SYN was seen before anything is said.
@@ -29,8 +31,13 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    /// About once a second. `services`: how many there are.
-    pub(super) fn look(&mut self, now: Nanos, dataplane: &Dataplane, services: usize) {
+    /// About once a second. `services`: how many there are, and where those listen that run here.
+    pub(super) fn look(
+        &mut self,
+        now: Nanos,
+        dataplane: &Dataplane,
+        (services, listens): (usize, &[Listen]),
+    ) {
         self.now = now;
         let all = (0..services).filter_map(|service| dataplane.totals(service).ok());
         let offered = all.map(|totals| totals.offered).sum();
@@ -38,12 +45,13 @@ impl Sides {
         let names: Vec<String> = hooks.iter().map(|hook| hook.interface.clone()).collect();
         let due = self.looked.is_none_or(|looked| now.since(looked) >= LINKS_EVERY);
         let others = names != self.hooks;
-        if due || others {
+        self.count(now, offered, others);
+        // Whoever is proved is asked for nothing more.
+        if (due && !self.proved) || others {
             self.looked = Some(now);
-            self.inner = inner(&hooks);
+            self.inner = inner(&hooks, listens);
             self.hooks = names;
         }
-        self.count(now, offered, others);
     }
 
     /// `offered`: SYNs of all services; `others`: the hooks are others than at the last look.
@@ -62,15 +70,25 @@ impl Sides {
     }
 }
 
-fn inner(hooks: &[Attached]) -> Vec<String> {
+fn inner(hooks: &[Attached], listens: &[Listen]) -> Vec<String> {
     if hooks.iter().any(|hook| hook.namespace.is_some()) {
         return Vec::new();
     }
     let Ok(all) = links(Path::new("/sys")) else { return Vec::new() };
     // One that sees connections is enough: nothing is known of the way of the others.
-    let told: Option<Vec<String>> =
-        hooks.iter().map(|hook| inner_port(&hook.interface, &all)).collect();
+    let told = |hook: &Attached| {
+        inner_port(&hook.interface, &all).or_else(|| empty_bridge(&hook.interface, &all, listens))
+    };
+    let told: Option<Vec<String>> = hooks.iter().map(told).collect();
     told.unwrap_or_default()
+}
+
+/// The same of a bridge, unless somebody listens here: what containers ask of this host comes by it.
+fn empty_bridge(name: &str, all: &[LinkFacts], listens: &[Listen]) -> Option<String> {
+    let told = inner_bridge(name, all)?;
+    let mut listeners = SockDiag::open(None).ok()?;
+    let here = listens_here(listens, &mut listeners, Path::new("/proc")).ok()?;
+    (!here).then_some(told)
 }
 
 #[cfg(test)]

@@ -5,12 +5,13 @@
 use super::{Preflight, doubts, note};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tidegate_config::{Config, ServiceConfig, SystemFault, namespace_path};
 use tidegate_model::{Listen, Namespace};
 use tidegate_sense::{
-    Elsewhere, LinkFacts, Listener, ListenerSource, SockDiag, forwards_to, holder, in_namespace,
-    links, listening_elsewhere,
+    Elsewhere, LinkFacts, Listener, ListenerSource, Others, SockDiag, forwards_to, holder,
+    in_namespace, links, proxied_ports,
 };
 
 /// Most interfaces that are named as places to attach to.
@@ -65,6 +66,48 @@ pub(super) fn sides(config: &Config, all: &[LinkFacts], found: &mut Preflight) {
     }
 }
 
+/// Bridges of ours to containers alone, where every hook is on one or on a port of one, and nobody listens here
+/// whom the containers could ask.
+pub(super) fn bridges(
+    config: &Config,
+    all: &[LinkFacts],
+    (own, proc): (&mut dyn ListenerSource, &Path),
+    found: &mut Preflight,
+) {
+    let is_inner = |name: &str| inner_port(name, all).or_else(|| inner_bridge(name, all)).is_some();
+    let inside = config.hooked().all(|of| of.namespace.is_none() && is_inner(&of.name));
+    let told = |name: &str| Some((name.to_owned(), inner_bridge(name, all)?));
+    let told: Vec<_> = config.hooked().filter_map(|of| told(&of.name)).collect();
+    if !inside || told.is_empty() || listens_here(&listens(config), own, proc).unwrap_or(true) {
+        return;
+    }
+    let fault = |(interface, why)| SystemFault::WrongSide { interface, why };
+    found.faults.extend(told.into_iter().map(fault));
+}
+
+/// Where services listen in our own network namespace.
+pub(crate) fn listens(config: &Config) -> Vec<Listen> {
+    let here =
+        |service: &&ServiceConfig| service.namespace.is_none() && service.backends.is_empty();
+    config.services.iter().filter(here).flat_map(|service| service.target().to_vec()).collect()
+}
+
+/// Whether anybody listens at any of these, userland proxies of containers aside.
+pub(crate) fn listens_here(
+    listens: &[Listen],
+    own: &mut dyn ListenerSource,
+    proc: &Path,
+) -> io::Result<bool> {
+    let mut all = Vec::new();
+    own.list(&mut all)?;
+    all.retain(|of| listens.iter().any(|listen| of.serves(listen).is_some()));
+    if all.is_empty() {
+        return Ok(false);
+    }
+    let proxied = proxied_ports(proc);
+    Ok(all.iter().any(|of| !proxied.contains(&of.port)))
+}
+
 /// Interfaces that are on top of others that are configured, too, each with the one below: their packets
 /// would be judged twice.
 pub(crate) fn on_top(config: &Config, all: &[LinkFacts]) -> Vec<(String, String)> {
@@ -89,26 +132,37 @@ pub(crate) fn inner_port(name: &str, all: &[LinkFacts]) -> Option<String> {
     let bridge = &link.inner_port_of(all)?.name;
     let members = all.iter().filter(|port| port.master == link.master);
     let uplinks = members.filter(|port| port.inner_port_of(all).is_none() && port.up);
-    let mut outer: Vec<&str> = uplinks.map(|port| port.name.as_str()).collect();
-    if outer.is_empty() {
-        // A bridge without a card: packets are routed to it (Docker's).
-        let routed = all.iter().filter(|link| link.up && link.master.is_none());
-        let card = |link: &&LinkFacts| link.driver.is_some() || link.kind.is_none();
-        let (cards, others): (Vec<_>, Vec<_>) =
-            routed.filter(|link| link.name != "lo").partition(card);
-        let others = others.into_iter().filter(|link| link.kind.as_deref() != Some("bridge"));
-        let others: Vec<_> = others.collect();
-        let chosen = if cards.is_empty() { others } else { cards };
-        outer = chosen.iter().map(|link| link.name.as_str()).take(OUTER_MAX).collect();
-    }
-    let outer = match outer.is_empty() {
-        true => "the interface by which clients come".to_owned(),
-        false => outer.join(" or "),
-    };
+    let outer: Vec<&str> = uplinks.map(|port| port.name.as_str()).collect();
+    let outer = if outer.is_empty() { routed(all) } else { outer.join(" or ") };
     Some(format!(
         "{name} is the port of the bridge {bridge} to a container or virtual machine: connections to \
          there leave by it, and no hook on it sees them come. Attach to {outer}, or inside (`namespace:`)"
     ))
+}
+
+/// Why a hook on a bridge to containers alone does not see the connections to them, and where they can be seen.
+pub(crate) fn inner_bridge(name: &str, all: &[LinkFacts]) -> Option<String> {
+    let link = all.iter().find(|link| link.name == name)?;
+    let outer = link.is_inner_bridge(all).then(|| routed(all))?;
+    Some(format!(
+        "{name} is a bridge to containers or virtual machines of this host: connections to them leave by it, \
+         and no hook on it sees them come. Attach to {outer}, or inside (`namespace:`)"
+    ))
+}
+
+/// Where packets come from that are routed to a bridge without a card (Docker's).
+fn routed(all: &[LinkFacts]) -> String {
+    let routed = all.iter().filter(|link| link.up && link.master.is_none());
+    let card = |link: &&LinkFacts| link.driver.is_some() || link.kind.is_none();
+    let (cards, others): (Vec<_>, Vec<_>) = routed.filter(|link| link.name != "lo").partition(card);
+    let others = others.into_iter().filter(|link| link.kind.as_deref() != Some("bridge"));
+    let others: Vec<_> = others.collect();
+    let chosen = if cards.is_empty() { others } else { cards };
+    let names: Vec<&str> = chosen.iter().map(|link| link.name.as_str()).take(OUTER_MAX).collect();
+    match names.is_empty() {
+        true => "the interface by which clients come".to_owned(),
+        false => names.join(" or "),
+    }
 }
 
 /// Whether somebody listens for each service where it says; else where.
@@ -119,7 +173,7 @@ pub(super) fn listeners(
     found: &mut Preflight,
 ) {
     let mut known: BTreeMap<Option<Namespace>, Vec<Listener>> = BTreeMap::new();
-    let mut here = Vec::new();
+    let (mut here, mut others) = (Vec::new(), Others::new(proc));
     if let Err(error) = own.list(&mut here) {
         found.notes.push(format!("listeners cannot be looked at: {error}"));
         return;
@@ -144,17 +198,22 @@ pub(super) fn listeners(
             known.insert(Some(namespace.clone()), there);
         }
         if let Some(all) = known.get(&service.namespace) {
-            listening(service, all, proc, found);
+            listening(service, all, (proc, &mut others), found);
         }
     }
 }
 
-fn listening(service: &ServiceConfig, all: &[Listener], proc: &Path, found: &mut Preflight) {
+fn listening(
+    service: &ServiceConfig,
+    all: &[Listener],
+    (proc, others): (&Path, &mut Others),
+    found: &mut Preflight,
+) {
     for (index, listen) in service.target().iter().enumerate() {
         let name = service.name.clone();
         match all.iter().find(|listener| listener.serves(listen).is_some()) {
             Some(listener) => {
-                let told = proxied(listener, listen, proc);
+                let told = proxied(listener, listen, (proc, others));
                 let told = told.filter(|_| service.target.is_empty());
                 let fault = |found| SystemFault::ListensElsewhere { service: name, index, found };
                 found.faults.extend(told.map(fault));
@@ -163,13 +222,10 @@ fn listening(service: &ServiceConfig, all: &[Listener], proc: &Path, found: &mut
                 found.faults.push(SystemFault::NothingListens { service: name, index });
             }
             None => {
-                let there = listening_elsewhere(proc, listen);
-                found.faults.push(match there.first() {
-                    Some(there) => SystemFault::ListensElsewhere {
-                        service: name,
-                        index,
-                        found: elsewhere(there),
-                    },
+                let there = others.listening(listen).first().map(elsewhere);
+                let told = there.or_else(|| behind_bridges(others.behind_bridges()));
+                found.faults.push(match told {
+                    Some(found) => SystemFault::ListensElsewhere { service: name, index, found },
                     None => SystemFault::NothingListens { service: name, index },
                 });
             }
@@ -178,11 +234,15 @@ fn listening(service: &ServiceConfig, all: &[Listener], proc: &Path, found: &mut
 }
 
 /// A userland proxy that listens in a container's place.
-fn proxied(listener: &Listener, listen: &Listen, proc: &Path) -> Option<String> {
+fn proxied(
+    listener: &Listener,
+    listen: &Listen,
+    (proc, others): (&Path, &mut Others),
+) -> Option<String> {
     let (pid, name) = holder(proc, listener)?;
     let to = forwards_to(proc, pid)?;
     let target = Listen { address: Some(to.ip()), port: to.port(), protocol: listen.protocol };
-    let there = listening_elsewhere(proc, &target);
+    let there = others.listening(&target);
     let write = match there.first() {
         Some(there) => format!(
             "write `namespace: {}` and `target: [\"{target}\"]` here, and attach to the interface by which \
@@ -206,6 +266,25 @@ fn elsewhere(there: &Elsewhere) -> String {
          and attach to the interface by which clients come; or attach inside, {}",
         inside(there)
     )
+}
+
+/// Who might be meant where nobody listens here: connections to another port may be passed on to them.
+fn behind_bridges(there: &[Elsewhere]) -> Option<String> {
+    let first = there.first()?;
+    let name = |of: &Elsewhere| {
+        let Elsewhere { pid, name, address, port, .. } = of;
+        format!("{name} (pid {pid}) at {}", SocketAddr::new(*address, *port))
+    };
+    let all: Vec<String> = there.iter().map(name).collect();
+    Some(format!(
+        "nobody listens here at the moment; behind a bridge of this host listens {}. If connections are passed \
+         on to there, write (for the first) `namespace: {}` and `target: [\"{}\"]` here, and attach to the \
+         interface by which clients come; or attach inside, {}",
+        all.join(", "),
+        first.namespace,
+        SocketAddr::new(first.address, first.port),
+        inside(first)
+    ))
 }
 
 fn inside(there: &Elsewhere) -> String {
@@ -268,9 +347,18 @@ mod tests {
         assert_eq!(inner_port("br0", &all), None, "the host's own connections come by it");
         let told = inner_port("veth1", &all).unwrap();
         assert!(told.contains("bridge br0") && told.contains("Attach to eth0,"), "{told}");
+        let told = inner_bridge("br0", &all).unwrap();
+        assert!(told.contains("br0 is a bridge to containers") && told.contains("Attach to eth0,"));
+        assert_eq!(inner_bridge("eth0", &all), None);
+        assert_eq!(inner_bridge("br0", &all[..3]), None, "it leads nowhere");
         all[1] = port(link(2, "eth0", ""));
         let told = inner_port("veth1", &all).unwrap();
         assert!(told.contains("Attach to eth0,"), "the bridge's own card: {told}");
+        assert_eq!(
+            inner_bridge("br0", &all),
+            None,
+            "so is the host's own traffic, and what is passed on"
+        );
         assert_eq!(inner_port("eth0", &all), None, "whatever comes from outside comes by it");
     }
 }

@@ -53,7 +53,7 @@ pub use error::Error;
 pub use lately::Lately;
 pub use limits::ServiceParams;
 pub use mount::foreign_program;
-pub use namespace::xdp_costs;
+pub use namespace::{offload_notes, xdp_costs};
 pub use pins::{prepare as prepare_pins, shown as shown_pins};
 pub use plan::{Interface, Plan, Settings, action_of, policy_of};
 pub use read::{Count, Passed, Sample};

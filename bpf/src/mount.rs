@@ -183,7 +183,8 @@ impl Attempt<'_> {
                         _ => {}
                     }
                     if matches!(hook, Hook::Xdp | Hook::XdpGeneric) {
-                        told.notes.extend(namespace::offload_notes(self.interface, replies));
+                        let name = &self.interface.config.name;
+                        told.notes.extend(namespace::offload_notes(name, replies));
                     }
                     return Ok(mounted);
                 }

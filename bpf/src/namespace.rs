@@ -219,6 +219,9 @@ fn has_ethernet(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<bool> 
     Ok(matches!(request.family, ARPHRD_ETHER | ARPHRD_LOOPBACK))
 }
 
+/// What virtual links say of a bus that they are not on (`bridge`).
+const NO_BUS: &[u8] = b"N/A\0";
+
 /// Name of the driver of an interface, and whether there is a device on a bus behind it; tun and tap only
 /// look so.
 fn driver(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<(String, bool)> {
@@ -232,22 +235,24 @@ fn driver(socket: impl std::os::fd::AsFd, name: &str) -> io::Result<(String, boo
     ethtool(socket, name, &mut info)?;
     let driver = info.driver.iter().copied().take_while(|c| *c != 0).collect();
     let driver = String::from_utf8(driver).unwrap_or_default();
-    let device = info.bus[0] != 0 && driver != "tun";
+    let on_bus = info.bus[0] != 0 && !info.bus.starts_with(NO_BUS);
+    let device = on_bus && driver != "tun";
     Ok((driver, device))
 }
 
 /// What the device does to frames before XDP sees them, for people: nothing, mostly. `answers`:
-/// whether SYNs may be answered from there.
-pub(crate) fn offload_notes(interface: &Interface, answers: bool) -> Vec<String> {
+/// whether SYNs may be answered from there. To be called within the interface's namespace.
+#[must_use]
+pub fn offload_notes(interface: &str, answers: bool) -> Vec<String> {
     let mut flags = Flags { command: ETHTOOL_GFLAGS, flags: 0 };
     let Ok(socket) = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None) else {
         return Vec::new();
     };
     // A device that does not tell does nothing of the kind.
-    if ethtool(&socket, &interface.config.name, &mut flags).is_err() {
+    if ethtool(&socket, interface, &mut flags).is_err() {
         return Vec::new();
     }
-    notes_of(&interface.config.name, flags.flags, answers)
+    notes_of(interface, flags.flags, answers)
 }
 
 fn notes_of(name: &str, flags: u32, answers: bool) -> Vec<String> {
@@ -281,6 +286,37 @@ impl Interface {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
+
+    /// Needs root.
+    #[test]
+    fn a_bridge_has_no_device_behind_it() {
+        let name = format!("tgb{}", std::process::id() % 1_000_000);
+        let ip = |arguments: &str| {
+            Command::new("ip").args(arguments.split(' ')).status().unwrap().success()
+        };
+        assert!(ip(&format!("netns add {name}")));
+        let made = ip(&format!("-n {name} link add b0 type bridge"));
+        let path = Path::new("/run/netns").join(&name);
+        let found = within(Some(&path), || {
+            let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
+            Ok(driver(&socket, "b0").unwrap())
+        });
+        assert!(ip(&format!("netns del {name}")) && made);
+        assert_eq!(found.unwrap(), ("bridge".to_owned(), false));
+    }
+
+    /// The table for people, and what the log and `check` say.
+    #[test]
+    fn each_driver_whose_costs_are_known_has_a_row_in_the_table_and_the_other_way_round() {
+        let text = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/places.md"));
+        let table = text.split("\n| driver |").nth(1).unwrap().split("\n\n").next().unwrap();
+        let names = table.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next());
+        // Those of links without a card, where it costs nothing.
+        let told = names.filter(|name| !["veth", "tun"].contains(name));
+        let told: Vec<_> = told.map(|name| if name == "bond" { "bonding" } else { name }).collect();
+        assert_eq!(told, COSTS.map(|(name, _)| name));
+    }
 
     #[test]
     fn offloads_that_xdp_cannot_live_with_are_named() {

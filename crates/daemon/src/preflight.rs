@@ -12,7 +12,7 @@ use crate::gateways::open;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
-use tidegate_bpf::{foreign_program, xdp_costs};
+use tidegate_bpf::{foreign_program, offload_notes, xdp_costs};
 use tidegate_config::{Attach, Config, Side, SystemFault};
 use tidegate_gate::TlsError;
 use tidegate_peer::tls::TlsError as PeerTlsError;
@@ -179,6 +179,10 @@ fn interfaces(config: &Config, links: &[LinkFacts], foreign: Foreign<'_>, found:
             }
             Some(link) => {
                 found.notes.push(note(link, interface.attach));
+                if matches!(interface.attach, Attach::Xdp | Attach::XdpGeneric) {
+                    let answers = config.answers.rst_per_second > 0;
+                    found.notes.extend(offload_notes(&link.name, answers));
+                }
                 found.faults.extend(foreign_xdp(link, interface.attach, foreign));
                 found.faults.extend(doubts(link, interface.attach));
             }
@@ -216,7 +220,9 @@ fn note(link: &LinkFacts, attach: Attach) -> String {
         Attach::Auto if link.kind.as_deref() == Some("veth") => {
             "tcx (clsact before Linux 6.6); native XDP only with answers.rst_per_second: 0"
         }
-        Attach::Auto if link.plain || costs.is_some() => "tcx (clsact before Linux 6.6)",
+        Attach::Auto if link.plain || costs.is_some() || !has_native_xdp(link) => {
+            "tcx (clsact before Linux 6.6)"
+        }
         Attach::Auto => "native XDP if the driver can, else tcx (clsact before Linux 6.6)",
         Attach::Xdp => "native XDP or an error",
         Attach::XdpGeneric => "generic XDP, as asked for: slower",
@@ -234,17 +240,22 @@ fn note(link: &LinkFacts, attach: Attach) -> String {
             "; XDP program {id} is attached now (ours is adopted, a foreign one is left alone)"
         );
     }
-    if link.mtu > MTU_OF_ONE_PAGE && attach != Attach::Tcx {
+    if link.mtu > MTU_OF_ONE_PAGE && what.contains("XDP") {
         note += "; large frames arrive in fragments, which the program takes";
     }
     note
 }
 
+/// Whether there may be native XDP: on hardware, and on some virtual links.
+fn has_native_xdp(link: &LinkFacts) -> bool {
+    let kind = link.kind.as_deref();
+    link.driver.is_some() || kind.is_some_and(|kind| NATIVE_KINDS.contains(&kind))
+}
+
 /// Why nothing is seen there, or not all of it is refused, as the link stands.
 fn doubts(link: &LinkFacts, attach: Attach) -> impl Iterator<Item = SystemFault> {
     let LinkFacts { name, kind, .. } = link;
-    let native =
-        link.driver.is_some() || kind.as_deref().is_some_and(|kind| NATIVE_KINDS.contains(&kind));
+    let native = has_native_xdp(link);
     let xdp = attach == Attach::Xdp;
     let down = (!link.up)
         .then(|| format!("{name} is down, so no connection comes by it: `ip link set {name} up`"));
@@ -554,5 +565,35 @@ gateways:
         assert_eq!(told(&link("vlan", true), Attach::Auto), "");
         assert!(told(&link("veth", true), Attach::Xdp).contains("RST"));
         assert_eq!(told(&link("veth", true), Attach::Tcx), "");
+    }
+
+    /// The same hook that the daemon takes, and what concerns XDP only where it may be taken.
+    #[test]
+    fn the_note_of_a_link_names_the_hook_that_is_taken() {
+        let of = |kind: &str, driver: &str| LinkFacts {
+            name: "x0".into(),
+            kind: Some(kind.to_owned()).filter(|kind| !kind.is_empty()),
+            driver: Some(driver.to_owned()).filter(|driver| !driver.is_empty()),
+            mtu: 9000,
+            up: true,
+            ..LinkFacts::default()
+        };
+        for (link, attach, xdp) in [
+            (of("bridge", ""), Attach::Auto, false),
+            (of("vlan", ""), Attach::Auto, false),
+            (of("", ""), Attach::Auto, false),
+            (of("", "mlx5_core"), Attach::Auto, false),
+            (of("bond", ""), Attach::Auto, false),
+            (of("veth", ""), Attach::Auto, true),
+            (of("tun", ""), Attach::Auto, true),
+            (of("", "mlx5_core"), Attach::Xdp, true),
+            (of("", "mlx5_core"), Attach::XdpGeneric, true),
+            (of("", "mlx5_core"), Attach::Tcx, false),
+        ] {
+            let told = note(&link, attach);
+            let takes_tcx = told.contains("will attach tcx");
+            assert_eq!(takes_tcx, !xdp || link.kind.as_deref() == Some("veth"), "{told}");
+            assert_eq!(told.contains("large frames"), xdp, "{told}");
+        }
     }
 }

@@ -243,7 +243,7 @@ fn route_words(service: &str, snapshot: &Snapshot) -> impl Iterator<Item = Strin
     routes.filter(move |route| route.service == service).filter_map(|route| {
         let (service, rule, unit, told) = (&route.service, &route.rule, &route.unit, route.told?);
         Some(format!(
-            "{service}: routers let {told:.0} {unit}/s {rule} pass; of what they refuse nothing is known here."
+            "{service}: routers are told to let {told:.0} {unit}/s {rule} pass; of what they refuse nothing is known here."
         ))
     })
 }

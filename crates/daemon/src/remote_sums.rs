@@ -6,7 +6,7 @@ use tidegate_config::Config;
 use tidegate_model::snapshot::{RemoteState, RemoteSum};
 use tidegate_units::Nanos;
 
-/// A longer tick is a gap: nobody knows what was so in it.
+/// So much of a tick counts at most: what was so in a longer one nobody knows.
 const PERIOD_MAX: Nanos = Nanos::from_secs(3);
 
 /// Service, peer and role.
@@ -62,7 +62,7 @@ mod tests {
     use tidegate_units::Rate;
 
     #[test]
-    fn the_tightest_scope_counts_and_a_gap_is_not_filled() {
+    fn the_tightest_scope_counts_and_of_a_gap_its_end() {
         let state = |peer: &str, role: &str, rate: Option<f64>| RemoteState {
             peer: peer.into(),
             role: role.into(),

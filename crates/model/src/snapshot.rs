@@ -535,7 +535,7 @@ pub struct RuleState {
     /// What was sensed of its requests in the last second or longer.
     #[serde(default)]
     pub signals: RuleSignals,
-    /// Requests in flight, summed over time since the rules changed, in seconds.
+    /// Requests in flight, summed over time since the last reload, in seconds.
     #[serde(default)]
     pub in_flight_sum: f64,
 }

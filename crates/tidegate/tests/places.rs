@@ -206,6 +206,17 @@ fn a_container_is_protected_from_inside() {
     assert!(page.contains("e0"), "{page}");
 }
 
+/// In time, and with the interface where to attach instead.
+fn is_told(world: &World, wanted: &str) {
+    let page = wait_for("not ready", || {
+        world.get("/readyz").filter(|page| page.contains(" 503 ") && page.contains(wanted))
+    });
+    assert!(page.contains("Attach to v0"), "{page}");
+    assert!(world.status().contains(wanted), "{}", world.status());
+    let took = world.seconds_between("gave up all capabilities", "subject=\"interfaces\"");
+    assert!(took <= TOLD_MAX_S, "{took} s");
+}
+
 #[test]
 fn on_the_port_of_a_bridge_nothing_is_protected_and_everybody_is_told() {
     let mut world = World::new(22);
@@ -216,13 +227,7 @@ fn on_the_port_of_a_bridge_nothing_is_protected_and_everybody_is_told() {
     assert!(told.contains(wanted) && told.contains("Attach to v0"), "{told}");
     assert!(told.contains("in another network namespace"), "{told}");
     world.run_intent(intent, &[], log(&world));
-    let page = wait_for("not ready", || {
-        world.get("/readyz").filter(|page| page.contains(" 503 ") && page.contains(wanted))
-    });
-    assert!(page.contains("Attach to v0"), "{page}");
-    assert!(world.status().contains(wanted), "{}", world.status());
-    let took = world.seconds_between("gave up all capabilities", "subject=\"interfaces\"");
-    assert!(took <= TOLD_MAX_S, "{took} s");
+    is_told(&world, wanted);
     assert!(connect(&bridge.client, OUTSIDE) == CONNECTIONS);
 }
 
@@ -245,13 +250,7 @@ fn on_a_bridge_to_containers_nothing_is_protected_and_everybody_is_told() {
         assert!(told.contains(says), "{says}: {told}");
     }
     world.run_intent(intent, &[], log(&world));
-    let page = wait_for("not ready", || {
-        world.get("/readyz").filter(|page| page.contains(" 503 ") && page.contains(wanted))
-    });
-    assert!(page.contains("Attach to v0"), "{page}");
-    assert!(world.status().contains(wanted), "{}", world.status());
-    let took = world.seconds_between("gave up all capabilities", "subject=\"interfaces\"");
-    assert!(took <= TOLD_MAX_S, "{took} s");
+    is_told(&world, wanted);
     let located = "services.shop.listen[0]: nobody listens here";
     assert!(world.log().contains(located), "{}", world.log());
     assert!(connect(&bridge.client, OUTSIDE) == CONNECTIONS);

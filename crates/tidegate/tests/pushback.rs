@@ -286,7 +286,9 @@ impl Bird {
     fn flows(&self) -> Vec<(String, String)> {
         let mut birdc = Command::new("birdc");
         let shown = birdc.arg("-s").arg(&self.control).args(["show", "route", "all"]).output();
-        let shown = String::from_utf8_lossy(&shown.unwrap().stdout).into_owned();
+        let shown = shown.unwrap();
+        assert!(shown.status.success(), "BIRD does not answer, which is no answer: {shown:?}");
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         let mut found: Vec<(String, String)> = Vec::new();
         for line in shown.lines() {
             if line.starts_with("flow") {

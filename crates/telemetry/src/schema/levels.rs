@@ -13,7 +13,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "service_level_known",
         "seconds",
-        "How long each level of a service was known, since the process began; of a limit how long it was in force.",
+        "How long each level of a service was known, since the process began; of a limit how long there was one, in shadow mode, too.",
         &["service", "level"],
         |s, out| each(s, |v| known(&[&v.name], &v.sums, out)),
     ),
@@ -121,7 +121,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "requests_bucket_level_known",
         "seconds",
-        "How long each level of a bucket was known, since the process began; of a limit how long it was in force. Level waiting: requests in flight.",
+        "How long each level of a bucket was known, since the process began; of a limit how long there was one, in shadow mode, too. Level waiting: requests in flight.",
         &["service", "bucket", "level"],
         |s, out| buckets(s, |labels, sums| known(labels, sums, out)),
     ),

@@ -193,13 +193,17 @@ fn a_container_is_protected_from_the_uplink() {
 fn a_container_is_protected_from_inside() {
     let mut world = World::new(21);
     let bridge = Bridge::new(&world, 21);
-    let path = bridge.container.path().display().to_string();
+    let (path, pid) = (bridge.container.path().display().to_string(), bridge.server.pid());
+    let _other = Process::python(&bridge.container.path(), SERVER, &["0.0.0.0", "81", "66"]);
     let intent = format!(
-        "interfaces: [{{name: e0, namespace: {path}}}]\nservices:\n  shop: {{mode: enforce, listen: \
-         ['*:80'], namespace: {path}, {CONTROL}}}\n"
+        "interfaces: [{{name: e0, namespace: 'pid:{pid}'}}]\nservices:\n  shop: {{mode: enforce, listen: \
+         ['*:80'], namespace: {path}, {CONTROL}}}\n  other: {{mode: shadow, listen: ['*:81'], namespace: \
+         'pid:{pid}'}}\n"
     );
-    assert!(!world.check(&intent).contains("warning"), "{}", world.check(&intent));
+    wait_for("both listen", || (!world.check(&intent).contains("warning")).then_some(()));
     protects(&mut world, &intent, &bridge);
+    let queue = "tidegate_service_accept_queue_limit_connections{service=\"other\"} 66";
+    wait_for(queue, || world.get("/metrics").filter(|page| page.contains(queue)));
     // The container ends, and its interface with it: the daemon, which gave up its privileges, says so.
     ip(&format!("-n {} link del e0", bridge.container.0));
     let page = wait_for("not ready", || world.get("/readyz").filter(|page| page.contains(" 503 ")));

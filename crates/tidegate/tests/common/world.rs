@@ -227,6 +227,16 @@ impl World {
         (self.written(later) - begin.as_secs_f64()).rem_euclid(DAY_S)
     }
 
+    /// Seconds without any such packet when the daemon first told of connections past its hooks, as it says.
+    pub(crate) fn unseen_when_told(&self, hooks_saw: &str) -> f64 {
+        let log = self.log();
+        let told = |line: &&str| line.contains("connections were accepted in the last");
+        let line = log.lines().filter(told).find(|line| line.contains(hooks_saw));
+        let line = line.unwrap_or_else(|| panic!("no {hooks_saw}: {log}"));
+        let span = line.split("in the last ").nth(1).unwrap().split(" s ").next().unwrap();
+        span.parse().unwrap_or_else(|_| panic!("{line}"))
+    }
+
     /// The time of day at which the daemon wrote the first such line, in seconds.
     fn written(&self, part: &str) -> f64 {
         let log = self.log();

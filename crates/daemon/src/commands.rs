@@ -127,13 +127,14 @@ impl Owner {
             });
         }
         self.followed();
+        // Before the services of the configuration so far go to those that come.
+        self.requests.begin_anew((&self.intent.config, &config));
         self.keep_governors(&config);
         self.senses.reconfigure(sources::all(&config));
         self.senses.rename_interfaces(cluster::interfaces_read(&config));
         self.senses.join(&config);
         self.remote.follow(&config);
         self.record.follow(&config, now);
-        self.requests.begin_anew();
         // In the order of the configuration before: shown again when they are read again.
         self.sensed.clear();
         self.counts.services.clear();

@@ -10,6 +10,8 @@ use tidegate_units::Nanos;
 
 /// A longer tick is a gap.
 const SPAN_MAX: Nanos = Nanos::from_secs(3);
+/// Sums are kept in the one and shown in the other: no part of a tick is lost.
+const NANOS_PER_MS: u128 = 1_000_000;
 
 /// What was told already.
 #[derive(Debug, Default)]
@@ -17,9 +19,9 @@ pub(crate) struct GatewayWatch {
     /// Handshakes that have failed, by gateway.
     failed: BTreeMap<String, u64>,
     /// When it looked last, and the connections and the queue of each proxy, summed over time in
-    /// milliseconds, by gateway.
+    /// nanoseconds, by gateway.
     looked: Option<Nanos>,
-    sums: BTreeMap<String, (u64, u64)>,
+    sums: BTreeMap<String, (u128, u128)>,
     /// Whether each service was limited at the gate in the last tick, by name.
     at_gate: BTreeMap<String, bool>,
 }
@@ -86,13 +88,13 @@ impl GatewayWatch {
     /// What each proxy holds, times the time since the last look. After a gap nobody knows what was so.
     fn sum_up(&mut self, now: Nanos, state: &GatewaysState) {
         let span = self.looked.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
-        let ms = if span <= SPAN_MAX { span.0 / 1_000_000 } else { 0 };
+        let ns = if span <= SPAN_MAX { u128::from(span.0) } else { 0 };
         self.sums.retain(|name, _| state.gateways.iter().any(|gateway| gateway.name == *name));
         for gateway in &state.gateways {
             let Some(proxy) = &gateway.proxy else { continue };
             let (connections, waiting) = self.sums.entry(gateway.name.clone()).or_default();
-            *connections = connections.saturating_add(proxy.connections.saturating_mul(ms));
-            *waiting = waiting.saturating_add(proxy.waiting.saturating_mul(ms));
+            *connections += u128::from(proxy.connections) * ns;
+            *waiting += u128::from(proxy.waiting) * ns;
         }
     }
 
@@ -100,7 +102,8 @@ impl GatewayWatch {
     pub(crate) fn summed(&self, mut state: Option<GatewaysState>) -> Option<GatewaysState> {
         for gateway in state.iter_mut().flat_map(|state| &mut state.gateways) {
             if let (Some(proxy), Some(sums)) = (&mut gateway.proxy, self.sums.get(&gateway.name)) {
-                (proxy.connections_ms, proxy.waiting_ms) = *sums;
+                let ms = |sum: u128| u64::try_from(sum / NANOS_PER_MS).unwrap_or(u64::MAX);
+                (proxy.connections_ms, proxy.waiting_ms) = (ms(sums.0), ms(sums.1));
             }
         }
         state
@@ -178,6 +181,18 @@ gateways:
         assert!(told.contains(refused), "{told}");
         assert!(!sentences(&mut watch, 3, 3).contains("handshake"), "no more came");
         assert!(sentences(&mut watch, 4, 4).contains("4 so far"));
+    }
+
+    /// Ticks are never of whole milliseconds: what is left of each is not lost.
+    #[test]
+    fn parts_of_milliseconds_add_up() {
+        let proxy = ProxyCounts { connections: 3, waiting: 1, ..ProxyCounts::default() };
+        let own = GatewayState { proxy: Some(proxy), ..GatewayState::default() };
+        let state = GatewaysState { gateways: vec![own], ..GatewaysState::default() };
+        let mut watch = GatewayWatch::default();
+        (0..=1000).for_each(|n| watch.sum_up(Nanos(n * 1_900_000), &state));
+        let proxy = watch.summed(Some(state)).unwrap().gateways[0].proxy.unwrap();
+        assert_eq!((proxy.connections_ms, proxy.waiting_ms), (3 * 1_900, 1_900));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use crate::plane::{Counters, RequestCounts};
 use crate::rule_signals::{GAP, RuleWatch};
 use crate::warnings::Warnings;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use tidegate_config::{Config, RequestsConfig, ServiceConfig};
 use tidegate_model::Mode;
 use tidegate_model::RANKS;
@@ -60,12 +60,20 @@ pub(crate) struct RequestWatch {
 }
 
 impl RequestWatch {
-    /// Other rules from now on, some of which count from zero: shares begin anew.
-    pub(crate) fn begin_anew(&mut self) {
-        for service in &mut self.services {
-            service.looks.clear();
-            service.rules = RuleWatch::default();
-        }
+    /// Other rules from now on, some of which count from zero: shares begin anew. What was summed over time goes
+    /// on with its rule, whose counter does not begin again.
+    pub(crate) fn begin_anew(&mut self, (before, after): (&Config, &Config)) {
+        let old = std::mem::take(&mut self.services).into_iter();
+        let mut old: BTreeMap<String, Watched> = old.map(|of| (of.name.clone(), of)).collect();
+        let follow = |service: &ServiceConfig| {
+            let was = before.services.iter().find(|was| was.name == service.name);
+            let known = old.remove(&service.name).unwrap_or_default();
+            let (name, looks) = (service.name.clone(), VecDeque::new());
+            let mut watched = Watched { name, looks, ..known };
+            watched.rules.follow(&places(was, service));
+            watched
+        };
+        self.services = after.services.iter().map(follow).collect();
     }
 
     /// Reads what the rules counted; what cannot be read is shown as it was.
@@ -215,6 +223,17 @@ fn buckets(
         sums: Sums::default(),
     };
     requests.buckets.iter().enumerate().map(state).collect()
+}
+
+/// The place of each rule among those that the service had before; `None`: it is new. A rule is what its metrics
+/// are labelled with.
+fn places(before: Option<&ServiceConfig>, after: &ServiceConfig) -> Vec<Option<usize>> {
+    let rules = |service: &ServiceConfig| -> Vec<(String, String, Option<String>)> {
+        let rules = service.requests.iter().flat_map(|requests| &requests.rules);
+        rules.map(|rule| (rule.label(), rule.to_string(), rule.bucket.clone())).collect()
+    };
+    let old = before.map(rules).unwrap_or_default();
+    rules(after).iter().map(|rule| old.iter().position(|was| was == rule)).collect()
 }
 
 fn rules(requests: &RequestsConfig, watched: &Watched, now: Nanos) -> Vec<RuleState> {

@@ -62,6 +62,13 @@ impl RuleWatch {
         self.read = now;
     }
 
+    /// Other rules from now on, each with the place that it had among those before: signals begin anew, sums go on.
+    pub(crate) fn follow(&mut self, places: &[Option<usize>]) {
+        let sum = |place: &Option<usize>| place.map_or(0.0, |place| self.in_flight_sum(place));
+        let in_flight = places.iter().map(sum).collect();
+        *self = Self { read: self.read, in_flight, ..Self::default() };
+    }
+
     /// The requests of a rule in flight, summed over time, in seconds.
     pub(crate) fn in_flight_sum(&self, rule: usize) -> f64 {
         self.in_flight.get(rule).copied().unwrap_or_default()
@@ -155,6 +162,21 @@ mod tests {
         assert_eq!(look(160_500, 30, 12), 4.0, "nobody looked");
         assert_eq!(look(161_500, 32, 12), 24.0);
         assert_eq!(watch.in_flight_sum(1), 0.0);
+    }
+
+    #[test]
+    fn other_rules_go_on_with_the_sums_that_are_theirs() {
+        let ms = Nanos::from_millis;
+        let mut watch = RuleWatch::default();
+        let [one] = counts(4, 0, (0, 0), (0, 0));
+        let [two] = counts(6, 0, (0, 0), (0, 0));
+        watch.take(ms(100_000), &[one, two]);
+        watch.take(ms(100_500), &[one, two]);
+        watch.follow(&[Some(1), None, Some(0)]);
+        assert_eq!(watch.signals(0, ms(100_500)), RuleSignals::default(), "of other rules");
+        assert_eq!([0, 1, 2].map(|rule| watch.in_flight_sum(rule)), [3.0, 0.0, 2.0]);
+        watch.take(ms(101_000), &[two, one, one]);
+        assert_eq!([0, 1, 2].map(|rule| watch.in_flight_sum(rule)), [6.0, 2.0, 4.0]);
     }
 
     /// No answers, no times; counts that begin at zero again are no negative ones; other rules are

@@ -163,9 +163,9 @@ At a scrape of 15 s everything can still be drawn. What came, was refused or com
 | refused per second, by reason | `sum by (service, reason) (rate(tidegate_service_verdicts_syns_total{verdict!="admit"}[1m]))` |
 | 99th percentile of the time to first byte | `histogram_quantile(0.99, rate(tidegate_service_first_byte_time_seconds_bucket[1m]))` |
 | alert: a service sheds | `increase(tidegate_service_shedding_seconds_total{shadow="false"}[1m]) > 0` |
-| alert: a level is not known any more | `rate(tidegate_service_level_known_seconds_total{level="waiting"}[1m]) < 0.9` |
+| alert: a level is not known, now or ever | `group by (instance, service) (tidegate_service_mode) unless on (instance, service) rate(tidegate_service_level_known_seconds_total{level="waiting"}[1m]) >= 0.9` |
 
-A level that is not known adds nothing to its counter. Divide by `..._level_known_seconds_total` where that matters, as for limits. Sums of levels begin at zero when the daemon starts; counts of the dataplane go on.
+A level that is not known adds nothing to its counter, and one that never was has none: a rule that only compares its rate says nothing then, so the alert asks for services `unless` it is known. For a minute after a start nothing is known: give it `for: 2m`. Divide by `..._level_known_seconds_total` where that matters, as for limits. Sums of levels begin at zero when the daemon starts; counts of the dataplane go on.
 
 A histogram of times has fixed bounds: each at most 12.5 % above the one before, from 131 µs to 34 s (145 series). `service_connection_time` has two an octave (51 series).
 

@@ -6,7 +6,7 @@ use tidegate_api::protocol::Handover;
 use tidegate_daemon::plane::RequestCounts;
 use tidegate_model::Mode;
 use tidegate_model::limits::{BucketLimits, ServiceLimits};
-use tidegate_model::snapshot::{Followed, RuleCounts, UnevaluatedCount};
+use tidegate_model::snapshot::{Followed, RuleCounts, RuleServed, UnevaluatedCount};
 use tidegate_units::Rate;
 
 const RULES: &str = "
@@ -77,6 +77,40 @@ fn a_reload_keeps_the_buckets_that_stay_and_makes_the_others_anew() {
     world.owner.reload(&file(&dir, &rules), &registry(), &Ok).unwrap();
     world.tick(Some(20));
     assert_eq!(world.bucket_rates(), [Some(501.0), Some(51.0), Some(52.0)], "rules alone changed");
+}
+
+/// Whoever draws the mean of what is in flight sees no counter begin again because somebody reloaded.
+#[test]
+fn a_reload_keeps_what_was_summed_of_the_rules_that_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = World::new(RULES);
+    let served = |begun| {
+        let served = RuleServed { begun, ..RuleServed::default() };
+        RuleCounts { served, ..RuleCounts::default() }
+    };
+    let hold = |world: &World, in_flight: &[u64]| {
+        let rules = in_flight.iter().map(|begun| served(*begun));
+        world.memory.lock().unwrap().requests.rules = rules.collect();
+    };
+    let sums = |world: &mut World| -> Vec<f64> {
+        (0..20).for_each(|_| drop(world.tick(Some(50))));
+        let snapshot = world.snapshot();
+        let requests = snapshot.services[0].requests.as_ref().unwrap();
+        requests.rules.iter().map(|rule| rule.in_flight_sum).collect()
+    };
+    hold(&world, &[4, 2, 1]);
+    let before = sums(&mut world);
+    assert!(before.iter().all(|sum| *sum > 0.0), "{before:?}");
+    let more = RULES.replace("rules: [", "rules: [{path: /c, bucket: b}, ");
+    hold(&world, &[0, 4, 2, 1]);
+    world.owner.reload(&file(&dir, &more), &registry(), &Ok).unwrap();
+    let after = sums(&mut world);
+    assert_eq!(after[0], 0.0, "a new one");
+    assert!((0..3).all(|at| after[at + 1] > 2.0 * before[at]), "{before:?}, {after:?}");
+    let other = more.replace("path: /a, bucket: a", "path: /z, bucket: a");
+    world.owner.reload(&file(&dir, &other), &registry(), &Ok).unwrap();
+    let last = sums(&mut world);
+    assert!(last[1] < after[1] && last[2] > after[2], "another rule: {after:?}, {last:?}");
 }
 
 #[test]

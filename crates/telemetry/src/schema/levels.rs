@@ -7,6 +7,9 @@ use tidegate_model::record::{Levels, Sums};
 use tidegate_model::snapshot::Snapshot;
 
 const BUCKET: &[&str] = &["service", "bucket"];
+/// Levels that are limits: of a service, and of a request bucket, which limits no connections.
+const LIMITS: &[&str] = &["limit_rate", "limit_burst", "limit_waiting"];
+const BUCKET_LIMITS: &[&str] = &["limit_rate", "limit_burst"];
 
 /// All of them, in the order in which they are exported.
 pub(crate) const METRICS: &[Metric] = &[
@@ -15,7 +18,7 @@ pub(crate) const METRICS: &[Metric] = &[
         "seconds",
         "How long each level of a service was known, since the process began; of a limit how long there was one, in shadow mode, too.",
         &["service", "level"],
-        |s, out| each(s, |v| known(&[&v.name], &v.sums, out)),
+        |s, out| each(s, |v| known(&[&v.name], (&v.sums, LIMITS), out)),
     ),
     counter(
         "service_cpu_share",
@@ -123,7 +126,7 @@ pub(crate) const METRICS: &[Metric] = &[
         "seconds",
         "How long each level of a bucket was known, since the process began; of a limit how long there was one, in shadow mode, too. Level waiting: requests in flight.",
         &["service", "bucket", "level"],
-        |s, out| buckets(s, |labels, sums| known(labels, sums, out)),
+        |s, out| buckets(s, |labels, sums| known(labels, (sums, BUCKET_LIMITS), out)),
     ),
     counter(
         "requests_bucket_in_flight_request",
@@ -148,9 +151,10 @@ pub(crate) const METRICS: &[Metric] = &[
     ),
 ];
 
-fn known(labels: &[&str], sums: &Sums, out: Sink<'_>) {
+fn known(labels: &[&str], (sums, limits): (&Sums, &[&str]), out: Sink<'_>) {
     for (level, seconds) in sums.known.named() {
-        if let Some(seconds) = if level.starts_with("limit") { limit(seconds) } else { seconds } {
+        let seconds = if limits.contains(&level) { limit(seconds) } else { seconds };
+        if let Some(seconds) = seconds {
             let labels = [labels, &[level]].concat();
             out(&labels, seconds.into());
         }

@@ -53,7 +53,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "requests_rule_in_flight_request",
         "seconds",
-        "Requests of a rule in flight, summed over time since the last reload: the rate is the mean number.",
+        "Requests of a rule in flight, summed over time, also over reloads that keep the rule: the rate is the mean number.",
         RULE,
         |s, out| rules(s, out, |rule| rule.signals.in_flight.map(|_| rule.in_flight_sum)),
     ),

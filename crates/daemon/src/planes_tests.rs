@@ -46,6 +46,10 @@ impl Outlet for Memory {
         Ok(())
     }
 
+    fn set_rules_mode(&mut self, _: usize, _: Option<Mode>) -> Result<(), PlaneError> {
+        Ok(())
+    }
+
     fn release(&mut self, _: bool) -> Result<(), PlaneError> {
         Ok(())
     }

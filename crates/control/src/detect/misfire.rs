@@ -26,6 +26,8 @@ const LASTS: Nanos = Nanos::from_secs(5);
 const SOON: Nanos = Nanos::from_secs(60);
 /// Refusals from this share of what comes on are many; below a tenth of it, next to none.
 const REFUSED_SHARE: f64 = 0.1;
+/// See [`REFUSED_SHARE`].
+pub(super) const NEXT_TO_NOTHING: f64 = REFUSED_SHARE / 10.0;
 /// And this many per second, at least.
 const REFUSED_MIN: f64 = 5.0;
 /// What comes is no more than usual up to this many times of it.
@@ -33,7 +35,7 @@ const COMES_MOST: f64 = 1.5;
 /// Less is completed than usual below this share of it.
 const DONE_LEAST: f64 = 0.7;
 /// Seconds over which what happens now is averaged, and what is usual.
-const NOW_SECONDS: f64 = 1.0;
+pub(super) const NOW_SECONDS: f64 = 1.0;
 /// See [`NOW_SECONDS`].
 const USUAL_SECONDS: f64 = 60.0;
 /// What was seen for less than this many seconds is not usual.
@@ -43,11 +45,11 @@ const CPU_ROOM: f64 = 0.5;
 /// See [`CPU_ROOM`].
 const QUEUE_SHORT: f64 = 0.1;
 /// A reading older than this says nothing of now.
-const AGE_MAX: Nanos = Nanos::SECOND;
+pub(super) const AGE_MAX: Nanos = Nanos::SECOND;
 
 /// Per second.
 #[derive(Clone, Copy, Debug, Default)]
-struct Flows {
+pub(super) struct Flows {
     comes: f64,
     refused: f64,
     done: f64,
@@ -55,7 +57,7 @@ struct Flows {
 }
 
 impl Flows {
-    fn toward(&mut self, now: &Self, keep: f64) {
+    pub(super) fn toward(&mut self, now: &Self, keep: f64) {
         let mix = |old: &mut f64, new: f64| *old = keep * *old + (1.0 - keep) * new;
         mix(&mut self.comes, now.comes);
         mix(&mut self.refused, now.refused);
@@ -63,7 +65,7 @@ impl Flows {
         mix(&mut self.waiting, now.waiting);
     }
 
-    fn refuses(&self, share: f64) -> bool {
+    pub(super) fn refuses(&self, share: f64) -> bool {
         self.refused > share * self.comes.max(self.refused)
     }
 }
@@ -105,7 +107,7 @@ impl Misfire {
         let tick = flows(&reading.value, signals, seconds);
         self.now.toward(&tick, libm::exp(-seconds / NOW_SECONDS));
         let calm = self.is_calm(signals, why);
-        if !self.now.refuses(REFUSED_SHARE / 10.0) {
+        if !self.now.refuses(NEXT_TO_NOTHING) {
             (self.refuses_since, self.since) = (None, None);
             if calm == Some(true) {
                 let span = self.usual_s.clamp(NOW_SECONDS, USUAL_SECONDS);
@@ -159,7 +161,7 @@ impl Misfire {
 }
 
 /// Of one tick, per second. Copies of SYNs that were refused come because they were refused.
-fn flows(counts: &Counts, signals: &Signals, seconds: f64) -> Flows {
+pub(super) fn flows(counts: &Counts, signals: &Signals, seconds: f64) -> Flows {
     let per_second = |count: u64| count as f64 / seconds;
     Flows {
         comes: per_second(counts.offered.saturating_sub(counts.repeated)),

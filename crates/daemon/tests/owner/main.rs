@@ -10,6 +10,7 @@ mod pushback;
 mod record;
 mod remote;
 mod requests;
+mod rules_guard;
 mod sources;
 mod world;
 

@@ -99,6 +99,26 @@ fn told_by_metrics((first, last): (&Scrape, &Scrape), overload: f64, refused: f6
     assert_eq!(counted(&["verdict=\"reject\""]), refused, "for no other reason");
 }
 
+/// The same as `tidegate history` has it, with the times to first byte; `clients`: who was refused, p50 and p99.
+fn told_by_history(history: &Value, overload: f64, (refused, p50, p99): (f64, f64, f64)) {
+    let (begun, ended) = (only(history, "shedding-began"), only(history, "shedding-ended"));
+    assert_eq!((&begun["cause"], &ended["cause"]), (&json!("limit"), &json!("limit")));
+    let begin = seconds(&begun["at"]["unix"]) - overload;
+    let end = seconds(&ended["at"]["unix"]) - overload - OVERLOAD as f64;
+    assert!((-0.5..3.0).contains(&begin), "began {begin} s after the overload did");
+    assert!((-3.0..3.0).contains(&end), "ended {end} s after the overload did");
+    let lasted = seconds(&ended["lasted"]) / OVERLOAD as f64;
+    assert!((lasted - 1.0).abs() <= WITHIN, "lasted {lasted} times as long");
+    let outcome = &ended["outcome"];
+    assert_eq!(outcome["refused"].as_f64(), Some(refused));
+    assert_eq!(outcome["refused_by"], json!([{"reason": "rate", "count": refused as u64}]));
+    for (name, of_clients) in [("p50", p50), ("p99", p99)] {
+        let of_history = seconds(&outcome[name]);
+        println!("{name}: {of_history:.4} s by the history, {of_clients:.4} s by clients");
+        assert!((of_history / of_clients - 1.0).abs() <= WITHIN, "{name} by the history");
+    }
+}
+
 /// The mean of the limit between the first and the last of these scrapes, 15 s apart.
 fn mean_limit(scrapes: &[Scrape]) -> f64 {
     let (first, last) = (&scrapes[0], &scrapes[scrapes.len() - 1]);
@@ -120,8 +140,8 @@ fn a_day_early(text: &str) -> String {
     stepped + "\n"
 }
 
-/// From scrapes every 15 s alone, and from the history after a restart under a clock that was wrong by a
-/// day: begin, end, cause, who was refused and why. The clients' own counts are the measure.
+/// From scrapes every 15 s alone, and from the history before and after a restart under a clock that was wrong
+/// by a day: begin, end, cause, who was refused and why, p50 and p99. The clients' own counts are the measure.
 #[test]
 fn an_overload_between_scrapes_is_told_by_metrics_and_history() {
     let lab = Lab::new(LabOptions::new(Helper::beside(program()).unwrap())).unwrap();
@@ -159,16 +179,9 @@ fn an_overload_between_scrapes_is_told_by_metrics_and_history() {
     println!("mean limit: {mean:.2}/s by metrics, {LIMIT}/s by the file");
     assert!((mean / LIMIT - 1.0).abs() <= WITHIN, "a mean limit of {mean}/s");
 
+    let clients = (refused, of_clients.p50, of_clients.p99);
     let told = history(&product);
-    let (begun, ended) = (only(&told, "shedding-began"), only(&told, "shedding-ended"));
-    assert_eq!((&begun["cause"], &ended["cause"]), (&json!("limit"), &json!("limit")));
-    assert_eq!(ended["outcome"]["refused"].as_f64(), Some(refused));
-    assert_eq!(
-        ended["outcome"]["refused_by"],
-        json!([{"reason": "rate", "count": refused as u64}])
-    );
-    let begin = seconds(&begun["at"]["unix"]) - overload;
-    assert!((-0.5..3.0).contains(&begin), "{begin}");
+    told_by_history(&told, overload, clients);
 
     // The file as it would be, had the clock been a day late while it was written.
     product.end_for_restart().unwrap();
@@ -178,6 +191,7 @@ fn an_overload_between_scrapes_is_told_by_metrics_and_history() {
     std::fs::write(&file, a_day_early(&text)).unwrap();
     let product = lab.start_product_like(program(), &product).unwrap();
     let later = history(&product);
+    told_by_history(&later, overload, clients);
     for kind in ["shedding-began", "shedding-ended"] {
         let (before, after) = (only(&told, kind), only(&later, kind));
         let moved = seconds(&after["at"]["unix"]) - seconds(&before["at"]["unix"]);

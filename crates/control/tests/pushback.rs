@@ -10,7 +10,7 @@ use tidegate_control::fleet::remote::{
 use tidegate_control::{DefaultController, DefaultSpec};
 use tidegate_flowspec::{Action, Bounds, Change, Plan, Route, Rule};
 use tidegate_model::remote::{Arrived, Pushed, ReceivedLimit, RemoteLimit, Restriction, Scope};
-use tidegate_units::{Nanos, Rate};
+use tidegate_units::{Nanos, Rate, Share};
 
 const TICK: Nanos = Nanos::from_millis(100);
 const SCOPE: &str = "192.0.2.1:80";
@@ -379,6 +379,27 @@ fn each_bound_of_the_rate_for_routers_without_hit_counters() {
     }
     rounds(&mut law, &mut now, 10, None, Some(357.0));
     assert_eq!(is(&law), None, "more has never come");
+}
+
+/// Each cut of the rate is one that the plan tells, whatever its hysteresis.
+#[test]
+fn no_cut_is_smaller_than_what_is_told() {
+    for by in [0.05, 0.2, 0.3, 0.5] {
+        let steps = Steps { by: Share::new(by), ..Steps::default() };
+        let (mut law, mut now) = (Uncounted::new(steps), Nanos::SECOND);
+        rounds(&mut law, &mut now, 5, Some(10_000.0), Some(90_000.0));
+        let (mut told, mut cuts) = (law.rate().expect("a rate").get(), 0);
+        // The own limit falls slowly, and routers let pass what they are told.
+        for own in (10..100).rev().map(|own| 100.0 * f64::from(own)) {
+            rounds(&mut law, &mut now, 5, Some(own), Some(told));
+            let rate = law.rate().expect("a rate").get();
+            if rate < told {
+                assert!(told - rate >= by * told, "{by}: from {told} to {rate}");
+                (told, cuts) = (rate, cuts + 1);
+            }
+        }
+        assert!(cuts >= 2, "{by}: {cuts}");
+    }
 }
 
 /// A back-end was away, and the own limit with it. Nobody waits for small steps from there.

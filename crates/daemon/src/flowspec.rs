@@ -11,13 +11,12 @@ mod speaker;
 
 pub(crate) use speaker::{options, password};
 
-use self::speaker::Handle;
+use self::speaker::{Handle, directory};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use tidegate_config::{Config, FlowspecConfig, RouteUnit};
+use tidegate_config::{Config, FlowspecConfig, RouteUnit, SpeakerPeerConfig};
 use tidegate_control::fleet::remote::{Steps, Uncounted};
 use tidegate_flowspec::{
-    Action, Bounds, Change, Plan, Route, Stand, Unit, What as Packets, Withheld, route,
+    Action, Bounds, Change, Plan, Route, Session, Stand, Unit, What as Packets, Withheld, route,
 };
 use tidegate_model::record::What;
 use tidegate_model::remote::{RemoteLimit, Restriction, Scope};
@@ -72,8 +71,8 @@ pub(crate) struct Told {
     pub(crate) started: u64,
     pub(crate) refused: u64,
     pub(crate) problem: String,
-    /// Routers with a session; `None`: not known.
-    pub(crate) sessions: Option<Vec<IpAddr>>,
+    /// Sessions with routers; `None`: not known.
+    pub(crate) sessions: Option<Vec<Session>>,
     pub(crate) stands: Vec<Stand>,
     /// What was done since the last look.
     pub(crate) done: Vec<Done>,
@@ -142,10 +141,12 @@ impl Flowspec {
     pub(crate) fn open(&mut self, config: &Config) {
         self.opened = true;
         self.problem.clear();
-        let Some(wanted) = config.flowspec.as_ref() else { return };
         if !matches!(self.teller, Teller::Nobody) {
             return;
         }
+        // Of a process that was killed.
+        tidegate_flowspec::forget(&directory(&config.daemon.socket));
+        let Some(wanted) = config.flowspec.as_ref() else { return };
         if wanted.shadow {
             self.teller = Teller::Shadow(Plan::new(bounds(wanted)));
             return;
@@ -238,19 +239,39 @@ impl Flowspec {
     /// What is wrong: a subject and a sentence.
     pub(crate) fn problems(&self) -> Option<(String, String)> {
         let told = self.told();
+        let endless = self.endless(&told);
         let problem = if self.problem.is_empty() { told.problem } else { self.problem.clone() };
-        let text = format!("no route is announced: {problem}");
-        (!problem.is_empty()).then(|| (SUBJECT.to_owned(), text))
+        let text = match (problem.is_empty(), endless.is_empty()) {
+            (false, _) => format!("no route is announced: {problem}"),
+            (true, false) => format!(
+                "routes stay for ever at {} when the network is cut: the router has switched the hold time off; \
+                 configure 9 s there",
+                endless.join(", ")
+            ),
+            (true, true) => return None,
+        };
+        Some((SUBJECT.to_owned(), text))
+    }
+
+    /// Names of routers whose session never ends by silence.
+    fn endless(&self, told: &Told) -> Vec<String> {
+        let peers = self.config.iter().flat_map(|config| &config.peers);
+        let is = |of: &Session, peer: &SpeakerPeerConfig| {
+            of.router == peer.address && of.hold_time.is_none()
+        };
+        let sessions = told.sessions.as_deref().unwrap_or_default();
+        let endless = peers.filter(|peer| sessions.iter().any(|of| is(of, peer)));
+        endless.map(|peer| peer.name.clone()).collect()
     }
 
     /// For people.
     pub(crate) fn state(&self) -> Option<FlowspecState> {
         let config = self.config.as_ref()?;
         let told = self.told();
-        let peer = |peer: &tidegate_config::SpeakerPeerConfig| SessionState {
+        let peer = |peer: &SpeakerPeerConfig| SessionState {
             name: peer.name.clone(),
             address: peer.address.to_string(),
-            up: told.sessions.as_ref().map(|up| up.contains(&peer.address)),
+            up: told.sessions.as_ref().map(|up| up.iter().any(|of| of.router == peer.address)),
         };
         let route = |stand: &Stand| {
             let rule = stand.rule.to_string();

@@ -414,7 +414,15 @@ mod tests {
                 "{told}"
             );
         }
+        // A pipe that nobody writes is not waited for.
+        fs::remove_file(&file).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let told = found("/bin/sh", shop);
+        assert!(told.contains("it is no file"), "{told}");
+        fs::remove_file(&file).unwrap();
         fs::write(&file, "secret\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         let classes = "never_shed: {sources: [192.0.2.0/24]}\nservices: {shop: {mode: enforce, listen: ['192.0.2.11:80'], \
                        classes: [{name: gold, priority: 0, sources: [198.51.100.0/24]}]}}\n";
         let told = found("/bin/sh", classes);

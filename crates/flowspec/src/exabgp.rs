@@ -28,6 +28,8 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 5] = [
 ];
 /// How long an answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Its configuration, in the speaker's directory.
+pub(crate) const FILE: &str = "exabgp.conf";
 /// Longest answer.
 const LINE_MAX: u64 = 4_096;
 /// TCP flags by their bits, as ExaBGP names them.
@@ -35,7 +37,7 @@ const FLAGS: [&str; 6] = ["fin", "syn", "rst", "push", "ack", "urgent"];
 
 /// Writes ExaBGP's configuration and waits for its child; gives the arguments of exabgp.
 pub(crate) fn prepare(options: &Options) -> std::io::Result<(Vec<String>, UnixListener)> {
-    let (file, socket) = (options.dir.join("exabgp.conf"), socket(options));
+    let (file, socket) = (options.dir.join(FILE), socket(options));
     write(&file, &configuration(options))?;
     unlink(&socket)?;
     Ok((vec![file.display().to_string()], UnixListener::bind(socket)?))

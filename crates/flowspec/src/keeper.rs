@@ -3,18 +3,22 @@
 //!
 //! ```text
 //! we ── pipe: a byte now and then ──► keeper `watch` ── its child, SIGKILL on the keeper's death ──► speaker
+//! └──────────────────── one process group: SIGKILL when the speaker or the keeper has ended ───────────────┘
 //! ```
 //!
 //! The keeper kills the speaker once the pipe is closed, or silent for the lease. A keeper that is killed takes
-//! the speaker with it. BGP sessions end with the speaker, and routers withdraw its routes, because it does not
+//! the speaker with it. The speaker gets no privileges by its file, because the kernel would then forget the signal.
+//! What the speaker has started itself is in the keeper's process group, and the keeper kills this group, or we do. BGP sessions end with the speaker, and routers withdraw its routes, because it does not
 //! speak graceful restart. Routes stay only if both we and the keeper are stopped and not killed.
 //!
 //! A program offers this by handing its arguments to [`main`]; see [`crate::Helper`].
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal,
+    Pid, PidfdFlags, Signal, getpgrp, getpid, getppid, kill_current_process_group, pidfd_open,
+    set_parent_process_death_signal,
 };
+use rustix::thread::set_no_new_privs;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -60,7 +64,8 @@ fn wrong(why: &str) -> ExitCode {
     ExitCode::from(NOT_STARTED)
 }
 
-/// Ends with the speaker's exit code, or once it has killed it.
+/// Ends with the speaker's exit code, or once it has killed it. As the head of a process group it ends by SIGKILL,
+/// with whatever the speaker has started.
 fn watch(lease: Nanos, command: &[OsString]) -> ExitCode {
     let mut child = Command::new(&command[0]);
     child.args(&command[1..]).stdin(Stdio::null());
@@ -77,6 +82,9 @@ fn watch(lease: Nanos, command: &[OsString]) -> ExitCode {
         .wait()
         .ok()
         .map_or(NOT_STARTED.into(), |status| status.code().or(status.signal()).unwrap_or_default());
+    if getpgrp() == getpid() {
+        let _ = kill_current_process_group(Signal::KILL);
+    }
     ExitCode::from(u8::try_from(code).unwrap_or(NOT_STARTED))
 }
 
@@ -114,7 +122,11 @@ fn kept(lease: Nanos, child: &Child) -> io::Result<()> {
 
 /// Returns only if it fails.
 fn exec(program: &OsString, arguments: &[OsString]) -> ExitCode {
-    if let Err(why) = set_parent_process_death_signal(Some(Signal::KILL)) {
+    let bound = || {
+        set_no_new_privs(true)?;
+        set_parent_process_death_signal(Some(Signal::KILL))
+    };
+    if let Err(why) = bound() {
         return wrong(&why.to_string());
     }
     // The keeper may have died before the kernel knew what to do about it.

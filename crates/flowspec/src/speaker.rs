@@ -12,6 +12,7 @@ use crate::export::{Bounds, Change, Plan, Stand};
 use crate::nlri::Malformed;
 use crate::rule::Route;
 use crate::{exabgp, gobgp};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -36,7 +37,9 @@ const START_MAX: Nanos = Nanos::from_secs(15);
 const TRY_MAX: Duration = Duration::from_millis(200);
 /// Most of a log's end that an error shows.
 const LINE_MAX: u64 = 400;
-/// First wait before another speaker is started, and the longest.
+/// Longest log; then it begins anew.
+const LOG_MAX: u64 = 1 << 20;
+/// First wait before another speaker is started, and the longest. A speaker that has run for the longest is a good one.
 const AGAIN: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(60));
 
 /// What went wrong with a speaker.
@@ -199,6 +202,16 @@ impl Options {
     }
 }
 
+/// A session with a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The router.
+    pub router: IpAddr,
+    /// Without a sign of life for so long both ends give the session up; `None`: never, because the router has
+    /// switched that off.
+    pub hold_time: Option<Nanos>,
+}
+
 /// Talks with a speaker that runs.
 #[derive(Debug)]
 pub enum Speaker {
@@ -220,11 +233,11 @@ impl Error {
 }
 
 impl Speaker {
-    /// Which routers have a session now; `None`: the speaker does not tell (ExaBGP).
+    /// The sessions that are up; `None`: the speaker does not tell (ExaBGP).
     ///
     /// # Errors
     /// The speaker does not answer.
-    pub async fn sessions(&mut self) -> Result<Option<Vec<IpAddr>>, Error> {
+    pub async fn sessions(&mut self) -> Result<Option<Vec<Session>>, Error> {
         match self {
             Self::GoBgp(client) => client.sessions().await.map(Some),
             Self::ExaBgp(_) => Ok(None),
@@ -278,6 +291,7 @@ struct Running {
     listener: Option<UnixListener>,
     speaker: Option<Speaker>,
     since: Nanos,
+    dir: PathBuf,
 }
 
 impl Running {
@@ -291,7 +305,7 @@ impl Running {
                 (arguments, Some(listener))
             }
         };
-        let log = options.dir.join("speaker.log");
+        let log = log(&options.dir);
         write(&log, "").map_err(failed)?;
         let log = File::options().append(true).open(log).map_err(failed)?;
         let helper = &options.helper;
@@ -303,14 +317,14 @@ impl Running {
         if options.kind == Kind::ExaBgp {
             command.envs(exabgp::ENVIRONMENT);
         }
-        // A group of its own: Ctrl-C on a terminal is ours to pass on.
+        // A group of its own: Ctrl-C on a terminal is ours to pass on, and drop kills all of it.
         command.process_group(0).stdin(Stdio::piped());
         command.stdout(log.try_clone().map_err(failed)?).stderr(log);
         let keeper = command.spawn().map_err(failed)?;
         if let Some(pipe) = &keeper.stdin {
             rustix::io::ioctl_fionbio(pipe, true).map_err(|why| failed(why.into()))?;
         }
-        Ok(Self { keeper, listener, speaker: None, since: now })
+        Ok(Self { keeper, listener, speaker: None, since: now, dir: options.dir.clone() })
     }
 
     /// A sign of life; whether the keeper lives.
@@ -322,7 +336,9 @@ impl Running {
             Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => return false,
         }
-        matches!(self.keeper.try_wait(), Ok(None))
+        // Who has ended stays until drop: its number is that of the group, and nobody else shall get it.
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        matches!(waitid(WaitId::Pid(Pid::from_child(&self.keeper)), ended), Ok(None))
     }
 
     async fn reach(&mut self, options: &Options) -> Result<(), Error> {
@@ -344,10 +360,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The keeper kills the speaker when its pipe is closed, and the kernel does if the keeper is killed.
-        drop(self.keeper.stdin.take());
+        // The keeper, the speaker, and what that has started.
+        let _ = kill_process_group(Pid::from_child(&self.keeper), Signal::KILL);
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
+        forget(&self.dir);
     }
 }
 
@@ -455,7 +472,7 @@ impl Exporter {
     /// Where the speaker's log is.
     #[must_use]
     pub fn log(&self) -> PathBuf {
-        Path::new(&self.options.dir).join("speaker.log")
+        log(&self.options.dir)
     }
 
     async fn step(&mut self, now: Nanos) -> Result<(), Error> {
@@ -471,9 +488,13 @@ impl Exporter {
         if !running.beat() {
             return Err(Error::Ended(last_line(&log).unwrap_or_default()));
         }
+        shorten(&log);
+        if now.since(running.since) >= AGAIN.1 {
+            self.again.1 = AGAIN.0;
+        }
         if running.speaker.is_none() {
             match running.reach(&self.options).await {
-                Ok(()) => self.again.1 = AGAIN.0,
+                Ok(()) => {}
                 Err(why) if now.since(running.since) >= START_MAX => return Err(why),
                 // Not yet.
                 Err(_) => return Ok(()),
@@ -496,6 +517,28 @@ impl Exporter {
             }
         }
         Ok(())
+    }
+}
+
+/// Removes the speaker's configuration: it may have passwords. To be called where no speaker runs with it.
+pub fn forget(dir: &Path) {
+    for name in [gobgp::FILE, exabgp::FILE] {
+        if let Err(why) = unlink(&dir.join(name)) {
+            tracing::warn!(%why, "the BGP speaker's configuration stays: {}", dir.join(name).display());
+        }
+    }
+}
+
+fn log(dir: &Path) -> PathBuf {
+    dir.join("speaker.log")
+}
+
+/// Empties a log that has become too long. The speaker appends, so it goes on at its beginning.
+fn shorten(log: &Path) {
+    let long = std::fs::metadata(log).is_ok_and(|found| found.len() > LOG_MAX);
+    let emptied = || File::options().write(true).open(log)?.set_len(0);
+    if long && let Err(why) = emptied() {
+        tracing::warn!(%why, "the BGP speaker's log cannot be emptied: {}", log.display());
     }
 }
 
@@ -576,6 +619,28 @@ mod tests {
         {
             assert_eq!(Password::new(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_long_log_begins_anew_and_secrets_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log(dir.path());
+        let mut appends = File::options().append(true).create(true).open(&log).unwrap();
+        let line = vec![b'x'; usize::try_from(LOG_MAX).unwrap()];
+        appends.write_all(&line).unwrap();
+        shorten(&log);
+        assert_eq!(log.metadata().unwrap().len(), LOG_MAX, "as long as it may be");
+        appends.write_all(b"y").unwrap();
+        shorten(&log);
+        appends.write_all(b"the end\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "the end\n");
+        for name in [gobgp::FILE, exabgp::FILE] {
+            write(&dir.path().join(name), "auth-password").unwrap();
+        }
+        forget(dir.path());
+        forget(dir.path());
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!(left, [log]);
     }
 
     #[test]

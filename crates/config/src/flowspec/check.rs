@@ -8,7 +8,7 @@ use crate::shape::Places;
 use crate::suggest;
 use crate::text::show_span;
 use crate::types::Config;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Component, Path};
 
 pub(crate) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
@@ -52,7 +52,7 @@ impl Check<'_> {
         let (min, max) = HYSTERESIS_RANGE;
         if !(min..=max).contains(&flowspec.hysteresis.get()) {
             let found = flowspec.hysteresis.get() * 100.0;
-            self.fault("flowspec.hysteresis", format!("found {found}%; allowed: 5% to 100%"));
+            self.fault("flowspec.hysteresis", format!("found {found}%; allowed: 5% to 50%"));
         }
         self.peers(flowspec);
         self.exports(flowspec);
@@ -88,7 +88,7 @@ impl Check<'_> {
     fn exports(&mut self, flowspec: &FlowspecConfig) {
         let config = self.config;
         let known: Vec<String> = config.services.iter().map(|s| s.name.clone()).collect();
-        let (mut seen, mut routes) = (BTreeSet::new(), 0);
+        let (mut seen, mut routes, mut whose) = (BTreeSet::new(), 0, HashMap::new());
         for (i, export) in flowspec.export.iter().enumerate() {
             let at = format!("flowspec.export[{i}]");
             let found = &export.service;
@@ -115,7 +115,18 @@ impl Check<'_> {
                 }
             }
             match export.destinations(service) {
-                Some(destinations) => routes += destinations.len(),
+                Some(destinations) => {
+                    routes += destinations.len();
+                    for scope in destinations {
+                        if let Some(first) = whose.insert(scope.clone(), found) {
+                            let message = format!(
+                                "found {scope} a second time: it is a destination of {first:?} as well, and routers \
+                                 hold one rate for it"
+                            );
+                            self.fault(&at, message);
+                        }
+                    }
+                }
                 None => {
                     let why = "it listens on every address, which is no destination for a router: name its \
                                addresses with the key \"scopes\"";

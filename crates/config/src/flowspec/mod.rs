@@ -26,7 +26,7 @@ pub(crate) const BETWEEN_RANGE: (Nanos, Nanos) = (Nanos::SECOND, Nanos::from_sec
 /// How long routes stay that nobody renews.
 pub(crate) const LEASE_RANGE: (Nanos, Nanos) = (Nanos::SECOND, Nanos::from_secs(3));
 /// By how much a rate has to differ to be told.
-pub(crate) const HYSTERESIS_RANGE: (f64, f64) = (0.05, 1.0);
+pub(crate) const HYSTERESIS_RANGE: (f64, f64) = (0.05, 0.5);
 
 /// Limits of services as routes for routers. Without it there are none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -63,7 +63,7 @@ pub struct FlowspecConfig {
     #[serde(default = "routes")]
     #[schemars(range(min = ROUTES_RANGE.0, max = ROUTES_RANGE.1))]
     pub routes: u16,
-    /// A rate that differs by less is not told again, 5 % to 100 %. A rate that routers do not need any more grows
+    /// A rate that differs by less is not told again, 5 % to 50 %. A rate that routers do not need any more grows
     /// by such steps.
     #[serde(default = "hysteresis", with = "common::share")]
     #[schemars(with = "common::ShareText")]

@@ -2,6 +2,7 @@
 //! The thread that keeps the BGP speaker: a speaker may take seconds to answer, and the control loop must not wait.
 
 use super::{Done, Told};
+use rustix::fs::{Mode, OFlags, open};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_config::{FlowspecConfig, SpeakerKind, SpeakerPeerConfig};
 use tidegate_flowspec::{
-    Bounds, Exporter, Helper, Kind, Neighbor, Options, Password, Route, keeper,
+    Bounds, Exporter, Helper, Kind, Neighbor, Options, Password, Route, Session, keeper,
 };
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tokio::sync::oneshot;
@@ -140,7 +141,7 @@ async fn keep(mut exporter: Exporter, lease: Nanos, shared: &Mutex<Shared>) {
 fn publish(
     exporter: &mut Exporter,
     shared: &Mutex<Shared>,
-    (problem, sessions, why): (&str, &Option<Vec<std::net::IpAddr>>, Option<String>),
+    (problem, sessions, why): (&str, &Option<Vec<Session>>, Option<String>),
 ) {
     let stands = exporter.stands(MonotonicClock.now());
     let done: Vec<Done> = exporter.done().into_iter().map(|change| (change, why.clone())).collect();
@@ -178,7 +179,7 @@ pub(crate) fn options(config: &FlowspecConfig, socket: &Path) -> Result<Options,
         kind,
         program: config.program.clone().unwrap_or_else(|| config.speaker.program().into()),
         helper: Helper { program: ourselves(kind)?, arguments: vec![keeper::COMMAND.into()] },
-        dir: socket.with_file_name("bgp"),
+        dir: directory(socket),
         own_as: config.own_as,
         router_id: config.router_id,
         neighbors: neighbors?,
@@ -189,6 +190,11 @@ pub(crate) fn options(config: &FlowspecConfig, socket: &Path) -> Result<Options,
     };
     options.check().map_err(|why| why.to_string())?;
     Ok(options)
+}
+
+/// Of the speaker's files: beside the control socket.
+pub(super) fn directory(socket: &Path) -> PathBuf {
+    socket.with_file_name("bgp")
 }
 
 /// This program, which keeps the speaker. A link that the kernel holds needs no way that the daemon's user may go.
@@ -210,8 +216,15 @@ fn ourselves(kind: Kind) -> Result<PathBuf, String> {
 pub(crate) fn password(peer: &SpeakerPeerConfig) -> Result<Option<Password>, String> {
     let Some(path) = &peer.password_file else { return Ok(None) };
     let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-    let file = std::fs::File::open(path).map_err(|why| failed(&why))?;
-    let mode = file.metadata().map_err(|why| failed(&why))?.permissions().mode();
+    // A pipe must not be waited for.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = open(path, flags, Mode::empty()).map_err(|why| failed(&why))?;
+    let file = std::fs::File::from(file);
+    let found = file.metadata().map_err(|why| failed(&why))?;
+    if !found.is_file() {
+        return Err(failed(&"it is no file"));
+    }
+    let mode = found.permissions().mode();
     if mode & 0o037 != 0 {
         let why = format!("others may read it (mode {:o}): chmod 0600, or 0640", mode & 0o777);
         return Err(failed(&why));

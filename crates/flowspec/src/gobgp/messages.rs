@@ -115,6 +115,21 @@ pub(super) struct ListPeerResponse {
 pub(super) struct Peer {
     #[prost(message, optional, tag = "5")]
     pub(super) state: Option<PeerState>,
+    #[prost(message, optional, tag = "6")]
+    pub(super) timers: Option<Timers>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct Timers {
+    #[prost(message, optional, tag = "2")]
+    pub(super) state: Option<TimersState>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(super) struct TimersState {
+    /// In seconds; 0: the session never ends by silence.
+    #[prost(uint64, tag = "5")]
+    pub(super) negotiated_hold_time: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

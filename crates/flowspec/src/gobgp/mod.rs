@@ -9,7 +9,7 @@ use crate::attributes::{self, Attributes};
 use crate::import::{Path, Unicast};
 use crate::nlri::{self, Flow};
 use crate::rule::{Action, Route, Rule};
-use crate::speaker::{Error, Neighbor, Options, unlink, write};
+use crate::speaker::{Error, Neighbor, Options, Session, unlink, write};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::http::Uri;
@@ -25,7 +25,7 @@ use std::path::{Path as File, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tidegate_units::Rate;
+use tidegate_units::{Nanos, Rate};
 use tokio::net::UnixStream;
 use tonic::body::Body;
 use tonic::client::Grpc;
@@ -36,6 +36,14 @@ use tower_service::Service;
 pub const PATHS_MAX: usize = 1_024;
 /// How long a call may take.
 const CALL_MAX: Duration = Duration::from_secs(2);
+/// Its configuration, in the speaker's directory.
+pub(crate) const FILE: &str = "gobgpd.toml";
+/// What a router announces goes to no other router: only what has no neighbor is sent.
+const OWN_ROUTES_ONLY: &str = "[global.apply-policy.config]\n  export-policy-list = [\"own\"]\n  \
+    default-export-policy = \"reject-route\"\n[[policy-definitions]]\n  name = \"own\"\n  \
+    [[policy-definitions.statements]]\n    name = \"own\"\n    \
+    [policy-definitions.statements.conditions.bgp-conditions]\n      route-type = \"local\"\n    \
+    [policy-definitions.statements.actions]\n      route-disposition = \"accept-route\"\n";
 
 /// Where GoBGP listens for its API.
 pub(crate) fn socket(options: &Options) -> PathBuf {
@@ -44,7 +52,7 @@ pub(crate) fn socket(options: &Options) -> PathBuf {
 
 /// Writes GoBGP's configuration; gives the arguments of gobgpd.
 pub(crate) fn prepare(options: &Options) -> std::io::Result<Vec<String>> {
-    let file = options.dir.join("gobgpd.toml");
+    let file = options.dir.join(FILE);
     write(&file, &configuration(options))?;
     let socket = socket(options);
     unlink(&socket)?;
@@ -62,6 +70,7 @@ fn configuration(options: &Options) -> String {
         "[global.config]\n  as = {}\n  router-id = \"{}\"\n  port = -1\n",
         options.own_as, options.router_id
     );
+    text.push_str(OWN_ROUTES_ONLY);
     for Neighbor { address, local, peer_as, password, ttl_security } in &options.neighbors {
         let hold = options.hold_time_s;
         let signed = password.as_ref().map_or_else(String::new, |password| {
@@ -138,16 +147,20 @@ impl Client {
         Ok(())
     }
 
-    /// The neighbors whose session is established.
+    /// The sessions that are established.
     ///
     /// # Errors
     /// GoBGP does not say.
-    pub async fn sessions(&mut self) -> Result<Vec<IpAddr>, Error> {
+    pub async fn sessions(&mut self) -> Result<Vec<Session>, Error> {
         let mut up = Vec::new();
         self.list("ListPeer", api::ListPeerRequest {}, |response: api::ListPeerResponse| {
-            let state = response.peer.and_then(|peer| peer.state).unwrap_or_default();
+            let peer = response.peer.unwrap_or_default();
+            let (state, timers) = (peer.state.unwrap_or_default(), peer.timers.unwrap_or_default());
+            let seconds = timers.state.unwrap_or_default().negotiated_hold_time;
+            let hold_time = (seconds > 0).then(|| Nanos::from_secs(seconds));
+            let router = state.neighbor_address.parse::<IpAddr>();
             if state.session_state == api::ESTABLISHED {
-                up.extend(state.neighbor_address.parse::<IpAddr>());
+                up.extend(router.map(|router| Session { router, hold_time }));
             }
             within(up.len())
         })

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use tidegate_flowspec::{
     Action, Bounds, Error, Exporter, Family, Flags, Helper, Importer, Kind, Neighbor, Options,
-    Password, Policy, Route, Rule, Speaker,
+    Password, Policy, Route, Rule, Session, Speaker,
 };
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
@@ -19,21 +19,23 @@ const PASSWORD: &str = "0badc0de";
 /// How often it looks at everything.
 const TICK: Duration = Duration::from_millis(200);
 
-/// `export gobgp|exabgp DIRECTORY`, `import DIRECTORY`, or `missing DIRECTORY`.
+/// `export gobgp|exabgp DIRECTORY`, `import DIRECTORY`, `missing DIRECTORY`, or `wrapped DIRECTORY`.
 pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
     let (kind, receive, dir) = match words[..] {
         ["export", "gobgp", dir] => (Kind::GoBgp, false, dir),
         ["export", "exabgp", dir] => (Kind::ExaBgp, false, dir),
         ["import", dir] => (Kind::GoBgp, true, dir),
-        ["missing", dir] => (Kind::GoBgp, false, dir),
+        ["missing" | "wrapped", dir] => (Kind::GoBgp, false, dir),
         _ => panic!("{words:?}"),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bounds = Bounds { between: Nanos::from_secs(1), ..Bounds::default() };
     let mut options = options(kind, receive, dir.into());
-    if words[0] == "missing" {
-        options.program = "/nonexistent/gobgpd".into();
+    match words[0] {
+        "missing" => options.program = "/nonexistent/gobgpd".into(),
+        "wrapped" => options.program = options.dir.with_file_name("wrapper"),
+        _ => {}
     }
     let exporter = Exporter::new(options, bounds).unwrap();
     runtime.block_on(run(exporter, receive, lines()));
@@ -46,6 +48,11 @@ fn options(kind: Kind, receive: bool, dir: PathBuf) -> Options {
         Kind::ExaBgp => "exabgp",
     };
     let arguments = vec!["keeper".to_owned()];
+    let mut neighbors = vec![neighbor(kind)];
+    if receive {
+        // Another router, which sends nothing.
+        neighbors.push(Neighbor { peer_as: 65_003, ..neighbor(Kind::ExaBgp) });
+    }
     Options {
         kind,
         program: program.into(),
@@ -53,7 +60,7 @@ fn options(kind: Kind, receive: bool, dir: PathBuf) -> Options {
         dir,
         own_as: 65_001,
         router_id: [10, 9, 0, 1].into(),
-        neighbors: vec![neighbor(kind)],
+        neighbors,
         port: 1_179,
         hold_time_s: 9,
         lease: Nanos::from_secs(3),
@@ -110,7 +117,7 @@ async fn run(mut exporter: Exporter, receive: bool, lines: Receiver<String>) {
                 Ok((paths, unicast)) => importer.update(&paths, &unicast),
                 Err(why) => eprintln!("import: {why}"),
             }
-            show(&importer);
+            show(&importer, &client.sessions().await.unwrap_or_default());
         }
         tokio::time::sleep(TICK).await;
     }
@@ -125,8 +132,8 @@ async fn read(
     Ok((paths, client.unicast(prefixes).await?))
 }
 
-/// One line: the rules, then what was refused.
-fn show(importer: &Importer) {
+/// One line: the rules, then what was refused, and the sessions.
+fn show(importer: &Importer, sessions: &[Session]) {
     let mut shown = String::new();
     for entry in importer.entries() {
         let rates = [("bytes", entry.bytes), ("packets", entry.packets)];
@@ -135,7 +142,12 @@ fn show(importer: &Importer) {
         shown.push_str(&format!("{}: {}|", entry.rule, rates.collect::<Vec<_>>().join(", ")));
     }
     let refused = importer.refused().iter().map(|(why, count)| format!("{} {count}", why.name()));
-    println!("{shown}refused: {}", refused.collect::<Vec<_>>().join(", "));
+    let session = |of: &Session| match of.hold_time {
+        Some(time) => format!("|{} held for {time}", of.router),
+        None => format!("|{} held for ever", of.router),
+    };
+    let sessions: String = sessions.iter().map(session).collect();
+    println!("{shown}refused: {}{sessions}", refused.collect::<Vec<_>>().join(", "));
 }
 
 /// New connections to two services.

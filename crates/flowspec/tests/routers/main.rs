@@ -30,11 +30,12 @@ fn main() -> ExitCode {
         Some("--list") => return ExitCode::SUCCESS,
         _ => {}
     }
-    let tests: [(&str, fn()); 4] = [
+    let tests: [(&str, fn()); 5] = [
         ("a_speaker_that_cannot_start_says_why", a_speaker_that_cannot_start_says_why),
         ("gobgp_has_exactly_the_routes", || has_exactly_the_routes(Kind::GoBgp)),
         ("exabgp_has_exactly_the_routes", || has_exactly_the_routes(Kind::ExaBgp)),
         ("routes_of_a_router_become_rules", routes_of_a_router_become_rules),
+        ("what_a_wrapper_has_started_ends_with_it", what_a_wrapper_has_started_ends_with_it),
     ];
     // Side by side: they wait for timers of BGP, each in namespaces of its own.
     let failed = std::thread::scope(|scope| {
@@ -69,14 +70,16 @@ const ONE: &str = "(generic, 0x800c0000, 0x3f800000)";
 /// Longer than any timer here: the first session of GoBGP takes up to 10 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+fn both() -> [(String, String); 2] {
+    [(V4.to_owned(), PACKETS_1000.to_owned()), (V6.to_owned(), BYTES_80000.to_owned())]
+}
+
 fn has_exactly_the_routes(kind: Kind) {
     let world = World::new(match kind {
         Kind::GoBgp => "go",
         Kind::ExaBgp => "exa",
     });
     let bird = world.bird(world::RECEIVES);
-    let both =
-        || [(V4.to_owned(), PACKETS_1000.to_owned()), (V6.to_owned(), BYTES_80000.to_owned())];
     let mut daemon = world.export(kind);
     daemon.say("want 1000");
     bird.until("both routes, and nothing else", PATIENCE, |found| found == both());
@@ -148,6 +151,16 @@ fn routes_of_a_router_become_rules() {
     daemon.until("the rules, and what is refused", PATIENCE, |shown| {
         shown.starts_with(rules) && refused.iter().all(|one| shown.contains(one))
     });
+    daemon.until("both sessions, and how long they are held", PATIENCE, |shown| {
+        shown.contains("\n10.9.0.2 held for 9.00 s") && shown.contains("\nfd00:9::2 held for ever")
+    });
+    // The other router gets our routes, and none of those that GoBGP has from this one.
+    daemon.say("want 1000");
+    world::until("our routes at the other router, and no others", PATIENCE, || {
+        bird.others() == both()
+    });
+    daemon.say("want nothing");
+    world::until("none of ours", PATIENCE, || bird.others().is_empty());
     // The unicast route goes: what hung on it, too.
     bird.ask("disable nets4");
     daemon.until("the rule without its route is gone", PATIENCE, |shown| {
@@ -158,6 +171,28 @@ fn routes_of_a_router_become_rules() {
     // The session ends: nothing stays.
     bird.ask("disable up");
     daemon.until("no rules without the peer", PATIENCE, |shown| shown.starts_with("refused: "));
+}
+
+fn what_a_wrapper_has_started_ends_with_it() {
+    let world = World::new("wr");
+    let mut daemon = world.wrapped();
+    let all = |daemon: &world::Daemon| {
+        let mut ids = Vec::new();
+        world::until("keeper, wrapper, and what that has started", PATIENCE, || {
+            ids = daemon.processes();
+            ids.len() == 3
+        });
+        ids
+    };
+    let gone = |ids: &[u32]| ids.iter().all(|id| !world::runs(*id));
+    // The keeper is killed.
+    let ids = all(&daemon);
+    world::kill(ids[0]);
+    world::until("nothing is left of it", HOLD_TIME, || gone(&ids));
+    // The daemon is.
+    let ids = all(&daemon);
+    daemon.kill();
+    world::until("nothing is left of that", HOLD_TIME, || gone(&ids));
 }
 
 fn a_speaker_that_cannot_start_says_why() {

@@ -35,10 +35,13 @@ protocol bgp six from flows {
 }
 ";
 
-/// BIRD sends FlowSpec, and the unicast routes to which it belongs.
+/// BIRD sends FlowSpec, and the unicast routes to which it belongs. A second session is that of another router, which
+/// sends nothing, and has no hold time.
 pub(crate) const SENDS: &str = "
 ipv4 table r4;
 ipv6 table r6;
+flow4 table other4;
+flow6 table other6;
 protocol static nets4 { ipv4 { table r4; }; route 192.0.2.0/24 blackhole; }
 protocol static more4 { ipv4 { table r4; }; route 198.51.100.0/24 blackhole; }
 protocol static nets6 { ipv6 { table r6; }; route 2001:db8::/32 blackhole; }
@@ -77,6 +80,16 @@ protocol bgp up {
   ipv6 { table r6; import none; export all; next hop address 2001:db8:9::2; };
   flow4 { table f4; import none; export all; };
   flow6 { table f6; import none; export all; };
+}
+protocol bgp other {
+  local fd00:9::2 port 1179 as 65003;
+  neighbor fd00:9::1 as 65001;
+  password \"0badc0de\";
+  hold time 0;
+  ttl security yes;
+  passive yes;
+  flow4 { table other4; import all; export none; };
+  flow6 { table other6; import all; export none; };
 }
 ";
 
@@ -143,6 +156,16 @@ impl World {
 
     pub(crate) fn import(&self) -> Daemon {
         self.daemon(&["import"])
+    }
+
+    /// With a program that starts another one, and speaks no BGP.
+    pub(crate) fn wrapped(&self) -> Daemon {
+        use std::os::unix::fs::PermissionsExt;
+        let file = self.dir.path().join("wrapper");
+        std::fs::write(&file, "#!/bin/sh\nsleep 1000 &\nwait\n").expect("a script");
+        let mode = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&file, mode).expect("a script");
+        self.daemon(&["wrapped"])
     }
 
     /// With a program that is not there.
@@ -271,8 +294,17 @@ impl Bird {
 
     /// The FlowSpec routes with their extended communities, in the order of the tables.
     pub(crate) fn flows(&self) -> Vec<(String, String)> {
+        self.shown("show route all")
+    }
+
+    /// Those that the other router has.
+    pub(crate) fn others(&self) -> Vec<(String, String)> {
+        ["other4", "other6"].map(|table| self.shown(&format!("show route all table {table}"))).concat()
+    }
+
+    fn shown(&self, command: &str) -> Vec<(String, String)> {
         let mut found: Vec<(String, String)> = Vec::new();
-        for line in self.ask("show route all").lines() {
+        for line in self.ask(command).lines() {
             if line.starts_with("flow") {
                 let rule = line.split_once(" [").map_or(line, |(rule, _)| rule).trim();
                 found.push((rule.to_owned(), String::new()));

@@ -639,7 +639,8 @@ mod tests {
         }
         forget(dir.path());
         forget(dir.path());
-        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
+        let left: Vec<_> =
+            std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
         assert_eq!(left, [log]);
     }
 

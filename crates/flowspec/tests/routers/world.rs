@@ -299,7 +299,9 @@ impl Bird {
 
     /// Those that the other router has.
     pub(crate) fn others(&self) -> Vec<(String, String)> {
-        ["other4", "other6"].map(|table| self.shown(&format!("show route all table {table}"))).concat()
+        ["other4", "other6"]
+            .map(|table| self.shown(&format!("show route all table {table}")))
+            .concat()
     }
 
     fn shown(&self, command: &str) -> Vec<(String, String)> {

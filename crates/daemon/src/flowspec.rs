@@ -11,7 +11,7 @@ mod speaker;
 
 pub(crate) use speaker::{options, password};
 
-use self::speaker::{Handle, directory};
+use self::speaker::Handle;
 use std::collections::BTreeMap;
 use tidegate_config::{Config, FlowspecConfig, RouteUnit, SpeakerPeerConfig};
 use tidegate_control::fleet::remote::{Steps, Uncounted};
@@ -144,8 +144,6 @@ impl Flowspec {
         if !matches!(self.teller, Teller::Nobody) {
             return;
         }
-        // Of a process that was killed.
-        tidegate_flowspec::forget(&directory(&config.daemon.socket));
         let Some(wanted) = config.flowspec.as_ref() else { return };
         if wanted.shadow {
             self.teller = Teller::Shadow(Plan::new(bounds(wanted)));
@@ -238,19 +236,20 @@ impl Flowspec {
 
     /// What is wrong: a subject and a sentence.
     pub(crate) fn problems(&self) -> Option<(String, String)> {
-        let told = self.told();
+        self.problem(self.told()).map(|text| (SUBJECT.to_owned(), text))
+    }
+
+    fn problem(&self, told: Told) -> Option<String> {
         let endless = self.endless(&told);
         let problem = if self.problem.is_empty() { told.problem } else { self.problem.clone() };
-        let text = match (problem.is_empty(), endless.is_empty()) {
-            (false, _) => format!("no route is announced: {problem}"),
-            (true, false) => format!(
-                "routes stay for ever at {} when the network is cut: the router has switched the hold time off; \
-                 configure 9 s there",
+        match (problem.is_empty(), endless.is_empty()) {
+            (false, _) => Some(format!("no route is announced: {problem}")),
+            (true, false) => Some(format!(
+                "{} has switched the hold time off, and GoBGP cannot keep such a session: configure 9 s there",
                 endless.join(", ")
-            ),
-            (true, true) => return None,
-        };
-        Some((SUBJECT.to_owned(), text))
+            )),
+            (true, true) => None,
+        }
     }
 
     /// Names of routers whose session never ends by silence.
@@ -408,4 +407,26 @@ pub(crate) fn alike(config: &Config) -> BTreeMap<usize, String> {
         Some((index, whose.to_owned()))
     };
     exports.filter_map(whose).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_config::Registry;
+
+    #[test]
+    fn a_router_without_a_hold_time_is_named() {
+        let text = "interfaces: [{name: lo}]\nservices: {shop: {mode: enforce, listen: ['192.0.2.11:80']}}\nflowspec:\n  \
+                    speaker: gobgp\n  as: 65001\n  router_id: 192.0.2.11\n  export: [{service: shop}]\n  peers: {r1: {address: \
+                    192.0.2.1, local: 192.0.2.11, as: 65002}, r2: {address: 192.0.2.2, local: 192.0.2.11, as: 65002}}\n";
+        let registry = Registry::new(["fresh_first"], crate::controllers::NAMES);
+        let config = tidegate_config::parse(text, &registry).unwrap();
+        let flowspec = Flowspec { config: config.flowspec, ..Flowspec::default() };
+        let session = |last: u8, hold_time| Session { router: [192, 0, 2, last].into(), hold_time };
+        let told = |sessions| Told { sessions: Some(sessions), ..Told::default() };
+        let good = session(1, Some(Nanos::from_secs(9)));
+        assert_eq!(flowspec.problem(told(vec![good])), None);
+        let said = flowspec.problem(told(vec![good, session(2, None)])).unwrap();
+        assert!(said.starts_with("r2 has switched the hold time off"), "{said}");
+    }
 }

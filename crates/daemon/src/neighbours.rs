@@ -125,7 +125,7 @@ pub(crate) fn beside(
         Ok(found)
     };
     let within = |interface: &InterfaceConfig| {
-        within(interface, &look).unwrap_or_else(|error| {
+        within(interface, look).unwrap_or_else(|error| {
             tracing::debug!(%error, "cannot look for other daemons");
             Vec::new()
         })

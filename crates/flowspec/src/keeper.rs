@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The keeper kills the speaker once the pipe is closed, or silent for the lease. A keeper that is killed takes
-//! the speaker with it. The speaker gets no privileges by its file, because the kernel would then forget the signal.
-//! What the speaker has started itself is in the keeper's process group, and the keeper kills this group, or we do. BGP sessions end with the speaker, and routers withdraw its routes, because it does not
+//! the speaker with it. What the speaker has started itself is in the keeper's process group, unless it has left it,
+//! and the keeper kills this group, or we do. So do we with a speaker whose file has capabilities: for that one the
+//! kernel forgets the signal. BGP sessions end with the speaker, and routers withdraw its routes, because it does not
 //! speak graceful restart. Routes stay only if both we and the keeper are stopped and not killed.
 //!
 //! A program offers this by handing its arguments to [`main`]; see [`crate::Helper`].
@@ -18,7 +19,6 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, getpgrp, getpid, getppid, kill_current_process_group, pidfd_open,
     set_parent_process_death_signal,
 };
-use rustix::thread::set_no_new_privs;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -122,11 +122,7 @@ fn kept(lease: Nanos, child: &Child) -> io::Result<()> {
 
 /// Returns only if it fails.
 fn exec(program: &OsString, arguments: &[OsString]) -> ExitCode {
-    let bound = || {
-        set_no_new_privs(true)?;
-        set_parent_process_death_signal(Some(Signal::KILL))
-    };
-    if let Err(why) = bound() {
+    if let Err(why) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return wrong(&why.to_string());
     }
     // The keeper may have died before the kernel knew what to do about it.

@@ -30,4 +30,4 @@ pub use export::{Bounds, Change, Plan, Stand, Withheld};
 pub use import::{Entry, Importer, Path, Policy, Refusal, Unicast};
 pub use nlri::{Family, Flow, Malformed};
 pub use rule::{Action, Flags, Ports, Route, Rule, Unheld};
-pub use speaker::{Error, Exporter, Helper, Kind, Neighbor, Options, Password, Session, Speaker, forget};
+pub use speaker::{Error, Exporter, Helper, Kind, Neighbor, Options, Password, Session, Speaker};

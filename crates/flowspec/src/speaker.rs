@@ -12,7 +12,10 @@ use crate::export::{Bounds, Change, Plan, Stand};
 use crate::nlri::Malformed;
 use crate::rule::Route;
 use crate::{exabgp, gobgp};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+};
 use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -35,6 +38,8 @@ pub const NEIGHBORS_MAX: usize = 16;
 const START_MAX: Nanos = Nanos::from_secs(15);
 /// How long one attempt to reach the API may take.
 const TRY_MAX: Duration = Duration::from_millis(200);
+/// How long the keeper may take to end the speaker and itself.
+const END_MAX: Duration = Duration::from_secs(1);
 /// Most of a log's end that an error shows.
 const LINE_MAX: u64 = 400;
 /// Longest log; then it begins anew.
@@ -291,20 +296,46 @@ struct Running {
     listener: Option<UnixListener>,
     speaker: Option<Speaker>,
     since: Nanos,
-    dir: PathBuf,
+    file: Written,
+}
+
+/// A configuration that was written: it may have passwords. A successor writes its own at the same place.
+#[derive(Debug)]
+struct Written {
+    path: PathBuf,
+    /// Device and inode.
+    is: Option<(u64, u64)>,
+}
+
+impl Written {
+    fn at(path: PathBuf) -> Self {
+        let is = Self::found(&path);
+        Self { path, is }
+    }
+
+    fn found(path: &Path) -> Option<(u64, u64)> {
+        std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino())).ok()
+    }
+
+    fn remove(&self) {
+        if self.is.is_some() && Self::found(&self.path) == self.is {
+            let _ = unlink(&self.path);
+        }
+    }
 }
 
 impl Running {
     fn start(options: &Options, now: Nanos) -> Result<Self, Error> {
         let failed = |why| Error::Start { program: options.program.clone(), why };
         private(&options.dir).map_err(failed)?;
-        let (arguments, listener) = match options.kind {
-            Kind::GoBgp => (gobgp::prepare(options).map_err(failed)?, None),
+        let (name, arguments, listener) = match options.kind {
+            Kind::GoBgp => (gobgp::FILE, gobgp::prepare(options).map_err(failed)?, None),
             Kind::ExaBgp => {
                 let (arguments, listener) = exabgp::prepare(options).map_err(failed)?;
-                (arguments, Some(listener))
+                (exabgp::FILE, arguments, Some(listener))
             }
         };
+        let file = Written::at(options.dir.join(name));
         let log = log(&options.dir);
         write(&log, "").map_err(failed)?;
         let log = File::options().append(true).open(log).map_err(failed)?;
@@ -324,7 +355,7 @@ impl Running {
         if let Some(pipe) = &keeper.stdin {
             rustix::io::ioctl_fionbio(pipe, true).map_err(|why| failed(why.into()))?;
         }
-        Ok(Self { keeper, listener, speaker: None, since: now, dir: options.dir.clone() })
+        Ok(Self { keeper, listener, speaker: None, since: now, file })
     }
 
     /// A sign of life; whether the keeper lives.
@@ -360,11 +391,17 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The keeper, the speaker, and what that has started.
-        let _ = kill_process_group(Pid::from_child(&self.keeper), Signal::KILL);
-        let _ = self.keeper.kill();
+        // The keeper ends the speaker and then itself. One that is stopped does not.
+        drop(self.keeper.stdin.take());
+        let id = Pid::from_child(&self.keeper);
+        if let Ok(keeper) = pidfd_open(id, PidfdFlags::empty()) {
+            let end = Timespec::try_from(END_MAX).ok();
+            let _ = poll(&mut [PollFd::new(&keeper, PollFlags::IN)], end.as_ref());
+        }
+        // What the speaker has started, and a keeper that was killed cannot end.
+        let _ = kill_process_group(id, Signal::KILL);
         let _ = self.keeper.wait();
-        forget(&self.dir);
+        self.file.remove();
     }
 }
 
@@ -520,15 +557,6 @@ impl Exporter {
     }
 }
 
-/// Removes the speaker's configuration: it may have passwords. To be called where no speaker runs with it.
-pub fn forget(dir: &Path) {
-    for name in [gobgp::FILE, exabgp::FILE] {
-        if let Err(why) = unlink(&dir.join(name)) {
-            tracing::warn!(%why, "the BGP speaker's configuration stays: {}", dir.join(name).display());
-        }
-    }
-}
-
 fn log(dir: &Path) -> PathBuf {
     dir.join("speaker.log")
 }
@@ -622,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_log_begins_anew_and_secrets_go() {
+    fn a_long_log_begins_anew_and_only_the_own_configuration_goes() {
         let dir = tempfile::tempdir().unwrap();
         let log = log(dir.path());
         let mut appends = File::options().append(true).create(true).open(&log).unwrap();
@@ -634,14 +662,17 @@ mod tests {
         shorten(&log);
         appends.write_all(b"the end\n").unwrap();
         assert_eq!(std::fs::read_to_string(&log).unwrap(), "the end\n");
-        for name in [gobgp::FILE, exabgp::FILE] {
-            write(&dir.path().join(name), "auth-password").unwrap();
-        }
-        forget(dir.path());
-        forget(dir.path());
-        let left: Vec<_> =
-            std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
-        assert_eq!(left, [log]);
+        // A successor's file at the same place stays.
+        let path = dir.path().join(gobgp::FILE);
+        write(&path, "auth-password").unwrap();
+        let mine = Written::at(path.clone());
+        let kept = File::open(&path).unwrap();
+        write(&path, "another").unwrap();
+        mine.remove();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "another");
+        Written::at(path.clone()).remove();
+        assert!(!path.exists());
+        drop(kept);
     }
 
     #[test]

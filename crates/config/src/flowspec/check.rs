@@ -118,9 +118,12 @@ impl Check<'_> {
                 Some(destinations) => {
                     routes += destinations.len();
                     for scope in destinations {
-                        if let Some(first) = whose.insert(scope.clone(), found) {
+                        let shown = scope.to_string();
+                        let first = *whose.entry(scope).or_insert(found);
+                        // A service that stands there twice is told as that.
+                        if first != found {
                             let message = format!(
-                                "found {scope} a second time: it is a destination of {first:?} as well, and routers \
+                                "found {shown} a second time: it is a destination of {first:?} as well, and routers \
                                  hold one rate for it"
                             );
                             self.fault(&at, message);

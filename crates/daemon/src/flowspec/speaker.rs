@@ -179,7 +179,7 @@ pub(crate) fn options(config: &FlowspecConfig, socket: &Path) -> Result<Options,
         kind,
         program: config.program.clone().unwrap_or_else(|| config.speaker.program().into()),
         helper: Helper { program: ourselves(kind)?, arguments: vec![keeper::COMMAND.into()] },
-        dir: directory(socket),
+        dir: socket.with_file_name("bgp"),
         own_as: config.own_as,
         router_id: config.router_id,
         neighbors: neighbors?,
@@ -190,11 +190,6 @@ pub(crate) fn options(config: &FlowspecConfig, socket: &Path) -> Result<Options,
     };
     options.check().map_err(|why| why.to_string())?;
     Ok(options)
-}
-
-/// Of the speaker's files: beside the control socket.
-pub(super) fn directory(socket: &Path) -> PathBuf {
-    socket.with_file_name("bgp")
 }
 
 /// This program, which keeps the speaker. A link that the kernel holds needs no way that the daemon's user may go.

@@ -39,8 +39,13 @@ const CALL_MAX: Duration = Duration::from_secs(2);
 /// Its configuration, in the speaker's directory.
 pub(crate) const FILE: &str = "gobgpd.toml";
 /// What a router announces goes to no other router: only what has no neighbor is sent.
-const OWN_ROUTES_ONLY: &str = "[global.apply-policy.config]\n  export-policy-list = [\"own\"]\n  \
-    default-export-policy = \"reject-route\"\n[[policy-definitions]]\n  name = \"own\"\n  \
+const SENDS_OWN: &str = "[global.apply-policy.config]\n  export-policy-list = [\"own\"]\n  \
+    default-export-policy = \"reject-route\"\n";
+/// Where nothing is to be received, it also takes no place of ours: GoBGP would prefer a route of the same rule with a
+/// higher LOCAL_PREF, and take ours back.
+const TAKES_OWN: &str =
+    "  import-policy-list = [\"own\"]\n  default-import-policy = \"reject-route\"\n";
+const OWN: &str = "[[policy-definitions]]\n  name = \"own\"\n  \
     [[policy-definitions.statements]]\n    name = \"own\"\n    \
     [policy-definitions.statements.conditions.bgp-conditions]\n      route-type = \"local\"\n    \
     [policy-definitions.statements.actions]\n      route-disposition = \"accept-route\"\n";
@@ -70,7 +75,9 @@ fn configuration(options: &Options) -> String {
         "[global.config]\n  as = {}\n  router-id = \"{}\"\n  port = -1\n",
         options.own_as, options.router_id
     );
-    text.push_str(OWN_ROUTES_ONLY);
+    text.push_str(SENDS_OWN);
+    text.push_str(if options.receive { "" } else { TAKES_OWN });
+    text.push_str(OWN);
     for Neighbor { address, local, peer_as, password, ttl_security } in &options.neighbors {
         let hold = options.hold_time_s;
         let signed = password.as_ref().map_or_else(String::new, |password| {

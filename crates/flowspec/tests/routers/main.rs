@@ -152,7 +152,8 @@ fn routes_of_a_router_become_rules() {
         shown.starts_with(rules) && refused.iter().all(|one| shown.contains(one))
     });
     daemon.until("both sessions, and how long they are held", PATIENCE, |shown| {
-        shown.contains("\n10.9.0.2 held for 9.00 s") && shown.contains("\nfd00:9::2 held for ever")
+        shown.contains("\n10.9.0.2 held for 9.00 s")
+            && shown.contains("\nfd00:9::2 held for 6.00 s")
     });
     // The other router gets our routes, and none of those that GoBGP has from this one.
     daemon.say("want 1000");

@@ -36,7 +36,7 @@ protocol bgp six from flows {
 ";
 
 /// BIRD sends FlowSpec, and the unicast routes to which it belongs. A second session is that of another router, which
-/// sends nothing, and has no hold time.
+/// sends nothing.
 pub(crate) const SENDS: &str = "
 ipv4 table r4;
 ipv6 table r6;
@@ -81,11 +81,13 @@ protocol bgp up {
   flow4 { table f4; import none; export all; };
   flow6 { table f6; import none; export all; };
 }
-protocol bgp other {
+protocol bgp aside {
   local fd00:9::2 port 1179 as 65003;
   neighbor fd00:9::1 as 65001;
+  # GoBGP sends nothing of a router back to it, and knows it by this.
+  router id 10.9.0.3;
   password \"0badc0de\";
-  hold time 0;
+  hold time 6;
   ttl security yes;
   passive yes;
   flow4 { table other4; import all; export none; };

@@ -9,12 +9,11 @@
 //! | own limit | what arrives | rate for routers |
 //! | --- | --- | --- |
 //! | refuses | above K times the own limit, for [`BEGIN_AFTER`] | begins at K times the own limit |
-//! | refuses | above F · K times the own limit, for `between` | falls, so that K times the own limit arrives; not below that |
+//! | refuses | above K² times the own limit, for `between` | falls, so that K times the own limit arrives; not below that, and not by less than a step |
 //! | refuses | less | stays, and follows K times the own limit upwards |
 //! | refuses nothing | half of the rate or more | more after each `between`: a step, then two, four, … |
 //! | refuses nothing | less than half of the rate, for [`CALM_AFTER`] | ends |
 //!
-//! F is the larger of K and 1 / (1 − step): a smaller cut would not be told.
 //!
 //! This is the relaxation of NetDraino (section 4.4): steps after a time, removal when the limit is not needed. It
 //! goes on as the server's own limit says, because there is nobody who notifies the server again.
@@ -70,7 +69,7 @@ pub struct Uncounted {
     enough: Option<Nanos>,
     /// Since when more comes than the routers would be told.
     over: Option<Nanos>,
-    /// Since when much more arrives than K times the own limit (F · K).
+    /// Since when much more arrives than K times the own limit.
     outside: Option<Nanos>,
     /// Since when less than half of the rate arrives.
     calm: Option<Nanos>,
@@ -185,10 +184,12 @@ impl Uncounted {
     /// The rate while the service refuses. What arrives is not what routers are told, if they count bytes or bursts.
     /// But nobody is told less than K times the own limit, also if no router obeys.
     fn near(&mut self, now: Nanos, own: f64, (rate, arrives): (f64, f64)) -> f64 {
-        let far = K.max(1.0 / (1.0 - self.steps.by.get()).max(f64::EPSILON));
         let aim = K * own;
+        let cut = aim.max(rate * aim / arrives);
+        // Routers are told whole numbers, and nothing of what differs by less than a step.
+        let told = cut + 1.0 <= rate * (1.0 - self.steps.by.get());
         let below = aim > rate * (1.0 + self.steps.by.get());
-        if !below && (arrives <= far * aim || rate <= far * aim) {
+        if !below && (arrives <= K * aim || rate <= K * aim || !told) {
             self.outside = None;
             return rate;
         }
@@ -196,7 +197,7 @@ impl Uncounted {
             return rate;
         }
         self.outside = None;
-        aim.max(rate * aim / arrives)
+        cut
     }
 
     /// Whether the rate has not been needed for long enough, or that is not known.

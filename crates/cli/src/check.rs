@@ -15,7 +15,8 @@ use tidegate_api::exit::Exit;
 use tidegate_api::http::respond;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_config::{
-    Config, ConfigError, ConfigErrors, LoadError, Place, ServiceConfig, diff, load, load_located,
+    Config, ConfigError, ConfigErrors, LoadError, Place, ServiceConfig, diff, doubts, load,
+    load_located,
 };
 use tidegate_model::Change;
 
@@ -84,11 +85,12 @@ pub(crate) fn check(
         Err(LoadError::Invalid(errors)) if as_json => return invalid(file, &errors, out),
         Err(error) => return Err(error.into()),
     };
-    let found = if args.no_system {
+    let mut found = if args.no_system {
         SystemReport::default()
     } else {
         host.check_system(&config, &places).context("the system could not be looked at")?
     };
+    found.findings.extend(doubts(&config, &places));
     let not_ready = if args.no_system { Vec::new() } else { not_ready(&config.daemon.socket) };
     let before = match args.against.as_ref().map(|other| (other, load(other, &registry))) {
         None => None,

@@ -634,6 +634,29 @@ fn check_names_request_rules_and_their_buckets() {
     assert!(out.contains("  request rules: shadow, 2 rule(s)\n"), "{out}");
 }
 
+/// Which of two routes gets a request is told by the file alone.
+#[test]
+fn check_warns_of_routes_that_overlap() {
+    let world = World::new();
+    let routes = "services: {shop: {mode: shadow}, mail: {mode: shadow}}
+gateways:
+  edge:
+    adapter: envoy
+    listen: unix:/run/a.sock
+    routes:
+      - {path: /cart/, service: mail}
+      - {host: shop.example, service: shop}
+";
+    let file = world.file("routes.yaml", routes);
+    let (exit, out, err) = world.tidegate(&["check", "--no-system", "-c", &file]);
+    let place = "DIR/routes.yaml:8:9: gateways.edge.routes[1]: ";
+    assert!(err.starts_with(place) && err.ends_with("(warning)\n"), "{err}");
+    assert!(err.contains("routes[0] (line 7)"), "{err}");
+    assert!(exit == Exit::Ok && out.contains("right"), "{out}");
+    let (_, out, _) = world.tidegate(&["check", "--no-system", "-c", &file, "-o", "json"]);
+    assert!(out.contains("\"severity\": \"warning\""), "{out}");
+}
+
 fn golden(name: &str, found: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("TIDEGATE_BLESS").is_some() {

@@ -3,12 +3,14 @@
 
 mod agent;
 mod endpoint;
+mod overlap;
 mod proxy;
 mod select;
 mod tls;
 
 pub use agent::{AgentCheckConfig, BALANCERS_MAX};
 pub use endpoint::Endpoint;
+pub use overlap::doubts;
 pub use proxy::{
     PROXY_CONNECTIONS_RANGE, PROXY_TIME_RANGE, ProxyClients, ProxyQueue, QUEUE_LENGTH_MAX,
     QUEUE_WAIT_RANGE, UPSTREAM_SERVERS_MAX, Upstream,
@@ -252,15 +254,20 @@ impl RouteConfig {
     /// else the longer path decides.
     #[must_use]
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        let header = match (&self.header, &other.header) {
-            (None, _) => true,
-            (Some(mine), Some(theirs)) => {
-                mine.name.eq_ignore_ascii_case(&theirs.name)
-                    && (mine.value.is_none() || mine.value == theirs.value)
-            }
-            (Some(_), None) => false,
-        };
-        header && self.as_rule().covers(&other.as_rule())
+        covers_header(self.header.as_ref(), other.header.as_ref())
+            && self.as_rule().covers(&other.as_rule())
+    }
+}
+
+/// Whether the second's condition implies the first's.
+fn covers_header(mine: Option<&HeaderMatch>, theirs: Option<&HeaderMatch>) -> bool {
+    match (mine, theirs) {
+        (None, _) => true,
+        (Some(mine), Some(theirs)) => {
+            mine.name.eq_ignore_ascii_case(&theirs.name)
+                && (mine.value.is_none() || mine.value == theirs.value)
+        }
+        (Some(_), None) => false,
     }
 }
 

@@ -8,6 +8,7 @@ mod text;
 mod words;
 
 pub use head::{RequestHead, Unevaluable, Unevaluated};
+pub(crate) use select::covers_cookie;
 pub use select::{Compared, Selection};
 pub(super) use text::{HOST_MAX, check_content_type, check_cookie_name, check_cookie_value};
 pub use text::{HostPattern, PathPrefix};

@@ -203,7 +203,7 @@ fn is_server_name(name: &str) -> bool {
 }
 
 /// Whether the second's condition implies the first's.
-fn covers_cookie(mine: Option<&CookieMatch>, theirs: Option<&CookieMatch>) -> bool {
+pub(crate) fn covers_cookie(mine: Option<&CookieMatch>, theirs: Option<&CookieMatch>) -> bool {
     let Some(mine) = mine else { return true };
     let Some(theirs) = theirs.filter(|t| t.name == mine.name && t.absent == mine.absent) else {
         return false;

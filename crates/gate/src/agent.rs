@@ -8,6 +8,10 @@
 //! A limit that the control loop has not renewed for 3 s, one in shadow mode, and one under the kill switch is
 //! none.
 
+mod unbound;
+
+pub use unbound::UnboundAgents;
+
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -17,8 +21,8 @@ use tidegate_model::limits::ServiceLimits;
 use tidegate_model::snapshot::AgentState;
 use tidegate_model::{Canary, Mode};
 use tidegate_units::{Clock, Nanos};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
@@ -244,15 +248,23 @@ async fn serve(
         let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else { continue };
         let line = locked(&board).line(at, clock.now());
         tasks.spawn(async move {
-            let _ = tokio::time::timeout(TIME_MAX, tell(stream, line)).await;
+            attend(stream, line).await;
             drop(seat);
         });
     }
 }
 
+/// One connection, until it is closed. One that failed is none.
+async fn attend(stream: impl AsyncRead + AsyncWrite + Unpin, line: Option<String>) {
+    let _ = tokio::time::timeout(TIME_MAX, tell(stream, line)).await;
+}
+
 /// Says it, and waits for the other side to close: what HAProxy has sent (`agent-send`) and nobody has read
 /// would make the kernel reset the connection before the line is read.
-async fn tell(mut stream: TcpStream, line: Option<String>) -> io::Result<()> {
+async fn tell(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    line: Option<String>,
+) -> io::Result<()> {
     stream.write_all(line.unwrap_or_default().as_bytes()).await?;
     stream.shutdown().await?;
     let mut sent = [0; 256];

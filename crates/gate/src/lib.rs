@@ -39,7 +39,7 @@ pub use adapter::{
     Adapters, HaproxyTalk, Joined, Unbound, caddy_report, envoy_check, envoy_rate_limit,
     envoy_reports, forwarded_client, haproxy_report, nginx_report, traefik_export, traefik_report,
 };
-pub use agent::Agents;
+pub use agent::{Agents, UnboundAgents};
 pub use flight::{Completed, Completion, Id, REQUESTS_MAX, SHARDS, Seen, Token};
 pub use gate::{Answer, Ask, Gate, Headers, NoHeaders};
 pub use refusal::{PROBLEM_TYPE, RateLimit, Refusal, STATUS};

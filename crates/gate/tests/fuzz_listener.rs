@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The harness of the fuzz target `listener`, bounded, without a fuzzer: connections of each adapter, and
-//! what is nearly one.
+//! The harnesses of the fuzz targets `listener` and `agent`, bounded, without a fuzzer: connections of each
+//! adapter and of HAProxy's agent-check, and what is nearly one.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
+#[path = "../../../fuzz/fuzz_targets/support/agent.rs"]
+mod agent;
 #[path = "../../../fuzz/fuzz_targets/support/listener.rs"]
 mod listener;
 #[path = "../../../fuzz/fuzz_targets/support/near.rs"]
@@ -12,6 +14,7 @@ use listener::{ADAPTERS, Harness};
 use near::Near;
 
 const RUNS: usize = 20_000;
+const AGENT_RUNS: usize = 10_000;
 
 const NGINX: &[u8] =
     b"GET /tidegate HTTP/1.1\r\nHost: gate\r\nX-Tidegate-Method: GET\r\nX-Tidegate-Uri: /a?b\r\n\
@@ -110,4 +113,42 @@ fn random_and_nearly_right_connections_do_no_harm() {
         let _ = harness.run(&bytes);
     }
     assert!(harness.asked() > 1000, "{} were questions", harness.asked());
+}
+
+/// What holds by the first three bytes: `LIMITED` a limit, and its age.
+const LIMITED: u8 = 4;
+
+#[test]
+fn the_agent_tells_what_holds() {
+    let mut harness = agent::Harness::default();
+    for ([how, limit, age], line) in [
+        ([LIMITED, 5, 3], "maxconn:20\n"),
+        ([LIMITED, 0, 0], "maxconn:1\n"),
+        ([LIMITED, 255, 0], "maxconn:500\n"),
+        ([LIMITED, 5, 4], "maxconn:500\n"),
+        ([LIMITED | 1, 5, 0], "maxconn:500\n"),
+        ([LIMITED | 2, 5, 0], "maxconn:500\n"),
+        ([0, 5, 0], "maxconn:500\n"),
+    ] {
+        for said in [&b""[..], b"shop\n", b"GET / HTTP/1.1\r\n\r\n", &[0; 1 << 17]] {
+            let bytes = [&[how, limit, age][..], said].concat();
+            assert_eq!(harness.run(&bytes), line.as_bytes(), "{how} {limit} {age}");
+        }
+    }
+}
+
+#[test]
+fn random_connections_change_nothing_that_the_agent_tells() {
+    let mut near = Near::new(0x2545_f491_4f6c_dd1d);
+    let mut harness = agent::Harness::default();
+    for run in 0..AGENT_RUNS {
+        let mut bytes = [&[LIMITED, 5, 0][..], b"agent-send shop\n"].concat();
+        if run % 3 == 0 {
+            bytes = near.any();
+        }
+        for _ in 0..near.below(4) {
+            near.change(&mut bytes, 0);
+        }
+        let _ = harness.run(&bytes);
+    }
 }

@@ -9,6 +9,8 @@ use tidegate_cli::{Exit, Extension};
 use tidegate_experiments::catalog::{self, Experiment};
 use tidegate_experiments::folder::{self, Run};
 use tidegate_experiments::judge;
+use tidegate_experiments::news::Source;
+use tidegate_experiments::news::traces::FOLDER;
 use tidegate_experiments::start::{self, Effort, Options, Outcome};
 use tidegate_experiments::survival::Watch;
 use tidegate_lab::Progress;
@@ -86,12 +88,10 @@ fn run_command() -> Command {
         .arg(
             Arg::new("seed").long("seed").value_parser(clap::value_parser!(u64)).default_value("1"),
         )
-        .arg(
-            Arg::new("data")
-                .long("data")
-                .value_parser(clap::value_parser!(PathBuf))
-                .help("folder with the real traces, for experiments that take them (news/…)"),
-        )
+        .arg(Arg::new("data").long("data").value_parser(clap::value_parser!(PathBuf)).help(
+            "folder with the real traces, for experiments that take them (news/…); without it \
+                     ../shared/data, and stand-ins for what is not there",
+        ))
         .arg(
             Arg::new("program")
                 .long("program")
@@ -152,6 +152,14 @@ fn product(matches: &ArgMatches) -> Result<PathBuf> {
     }
 }
 
+/// The real traces: those of the folder that was named, or what is there without.
+fn source(matches: &ArgMatches) -> Source {
+    match matches.get_one::<PathBuf>("data") {
+        Some(named) => Source::named(named.clone()),
+        None => Source::beside(Path::new(FOLDER)),
+    }
+}
+
 fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let experiment = catalog::find(&text("name"))?;
@@ -163,11 +171,11 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
         program: product(matches)?,
         helper: crate::lab::helper(),
         all: matches.get_flag("all"),
-        data: matches.get_one::<PathBuf>("data").cloned(),
+        data: Some(source(matches)),
         cell: matches.get_one::<String>("cell").cloned(),
     };
     let takes_traces = experiment.name.starts_with("news/");
-    if options.data.is_some() && !takes_traces {
+    if matches.contains_id("data") && !takes_traces {
         writeln!(out, "note: {} takes no traces; --data is not used", experiment.name)?;
     }
     let run = Run {
@@ -204,6 +212,7 @@ impl Keeper<'_> {
         let run = Run {
             world: outcome.rows.first().map(|row| row.world.clone()).unwrap_or_default(),
             notes: [remarks, &outcome.notes].concat(),
+            data: outcome.data.clone(),
             ..self.run.clone()
         };
         folder::write(self.dir, &run, &outcome.rows, &outcome.figures)

@@ -30,8 +30,21 @@ pub struct Run {
     /// Version and revision of the program, see [`PROGRAM`]; empty where it was not noted.
     #[serde(default)]
     pub program: String,
+    /// Where its arrivals come from, of an experiment that takes traces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Data>,
     /// Remarks: runs repeated, data that was a stand-in.
     pub notes: Vec<String>,
+}
+
+/// Where the arrivals of an experiment come from that takes traces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Data {
+    /// Every trace that it takes is real: the files that were read.
+    Real(Vec<String>),
+    /// Stand-ins ran for some of them or all.
+    Synthetic,
 }
 
 /// Writes a folder: rows, and figures by name and SVG text; gives the paths of the figures.

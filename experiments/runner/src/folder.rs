@@ -7,7 +7,7 @@ use crate::results::{self, Row};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::Path;
-pub use tidegate_results::{PROGRAM, Run, machine, write};
+pub use tidegate_results::{Data, PROGRAM, Run, machine, write};
 
 /// Largest results.csv that is read, in bytes.
 const CSV_BYTES_MAX: u64 = 256 << 20;

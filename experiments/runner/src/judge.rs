@@ -21,6 +21,8 @@ pub const DRIFT_MAX: f64 = 0.03;
 pub const DRIFT_LARGEST: f64 = 0.25;
 /// From so many rounds on the interval over them has what the machine did in it.
 const ROUNDS_MIN: u32 = 3;
+/// Metrics that say what share of a point's traces was real.
+const REAL: [&str; 2] = ["real", "real_share"];
 
 /// What an experiment claims.
 #[derive(Debug, Deserialize)]
@@ -92,6 +94,9 @@ pub struct Claim {
     /// Not judged in a quick run, for which it has too few arrivals.
     #[serde(default)]
     pub full_only: bool,
+    /// About real traces: where stand-ins ran it does not hold.
+    #[serde(default)]
+    pub real: bool,
     /// Only judged in this world (`sim`, `lab`), whose points it names; absent: in both.
     #[serde(default)]
     pub world: Option<String>,
@@ -172,6 +177,8 @@ pub enum Outcome {
     Fails(f64, String),
     /// A point was not measured.
     Missing(String),
+    /// It is about real traces, and at this point stand-ins ran.
+    Synthetic(String),
     /// Too few arrivals for this claim in a quick run.
     NotJudged,
     /// It is for the other world.
@@ -232,7 +239,7 @@ fn line(claim: &Claim, rows: &[Row], quick: bool) -> Line {
     let outcome = match &claim.world {
         Some(world) if elsewhere(world) => Outcome::OtherWorld,
         _ if quick && claim.full_only => Outcome::NotJudged,
-        _ => whole(claim, rows),
+        _ => of_real_traces(claim, rows, whole(claim, rows)),
     };
     Line {
         id: claim.id.clone(),
@@ -254,6 +261,25 @@ fn band(claim: &Claim) -> String {
         (None, None) => "reported".into(),
     };
     band + whole
+}
+
+/// The outcome; of a claim about real traces none that was seen with a stand-in. Whoever runs traces says
+/// at each point what share of them was real.
+fn of_real_traces(claim: &Claim, rows: &[Row], outcome: Outcome) -> Outcome {
+    if !claim.real || matches!(outcome, Outcome::Missing(_)) {
+        return outcome;
+    }
+    let x_name = claim.of.x_name.as_deref().unwrap_or("load");
+    let variants = expand(&claim.of.variants, rows).unwrap_or_default();
+    for (variant, x) in
+        variants.iter().flat_map(|v| claim.of.points(rows).iter().map(move |x| (v, *x)))
+    {
+        let share = REAL.iter().find_map(|metric| find(rows, metric, variant, (x_name, x)).ok());
+        if share.is_none_or(|share| share < 1.0) {
+            return Outcome::Synthetic(format!("{variant} at {}", short(x)));
+        }
+    }
+    outcome
 }
 
 /// The outcome; of a claim about intervals, by these.

@@ -60,8 +60,8 @@ pub struct Options {
     pub helper: Helper,
     /// Every point of an experiment that runs a subset by default.
     pub all: bool,
-    /// Folder with real traces.
-    pub data: Option<PathBuf>,
+    /// Where real traces are, for experiments that take them.
+    pub data: Option<news::Source>,
     /// Cells by name, `*` standing for anything, of an experiment that has cells.
     pub cell: Option<String>,
 }
@@ -290,7 +290,7 @@ fn crowd(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
-    let data = options.data.as_deref();
+    let data = options.data.as_ref();
     news::run(scenario, &in_virtual_time(experiment, options), data, watch)
 }
 

@@ -5,6 +5,7 @@
 mod common;
 
 use common::Quiet;
+use tidegate_experiments::folder::Data;
 use tidegate_experiments::news::{self, Scenario};
 use tidegate_experiments::setting::Options;
 use tidegate_experiments::{catalog, results, start};
@@ -41,6 +42,7 @@ fn table(name: &str, scenario: &Scenario, threads: usize) -> String {
     let options = Options { experiment: name.into(), quick: true, seed: 1, threads };
     let outcome = news::run(scenario, &options, None, &mut Quiet).expect(name);
     assert!(outcome.notes.iter().any(|note| note.contains("synthetic")), "{:?}", outcome.notes);
+    assert_eq!(outcome.data, Some(Data::Synthetic), "{name}");
     results::to_csv(&outcome.rows)
 }
 
@@ -75,7 +77,7 @@ fn a_trace_that_is_missing_is_named() {
     let (name, mut scenario) =
         small().into_iter().find(|(name, _)| *name == "news/detection").expect("it is there");
     let options = Options { experiment: name.into(), quick: true, seed: 1, threads: 1 };
-    let folder = empty_folder();
+    let folder = news::Source::named(empty_folder());
     for (trace, file) in [(1.0, "wc98_semifinal"), (101.0, "wc98_per_minute"), (201.0, "nasa")] {
         scenario.x.at = vec![trace];
         let error = news::run(&scenario, &options, Some(&folder), &mut Quiet).expect_err("missing");

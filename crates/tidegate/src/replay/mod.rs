@@ -239,6 +239,8 @@ fn write(dir: &Path, args: &ReplayArgs, report: &Report) -> Result<()> {
         seed: args.seed,
         machine: tidegate_results::machine(),
         program: tidegate_results::PROGRAM.to_owned(),
+        // The log is named in replay.json.
+        data: None,
         notes: report.notes.clone(),
     };
     let path = dir.join("replay.json");

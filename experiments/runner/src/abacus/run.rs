@@ -43,7 +43,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Res
         rows.extend(course::rows(scenario, extent, options)?);
     }
     let figures = figures::all(scenario, &rows)?;
-    Ok(Outcome { rows, figures, notes: Vec::new() })
+    Ok(Outcome { rows, figures, ..Outcome::default() })
 }
 
 fn settings(scenario: &Scenario, x: f64) -> Result<Vec<Setting>> {

@@ -80,7 +80,7 @@ pub fn run(
 impl Attacks<'_> {
     fn outcome(&self) -> Outcome {
         let rows = summary::rows(&self.options.experiment, &self.runs);
-        Outcome { rows, figures: Vec::new(), notes: self.notes.clone() }
+        Outcome { rows, notes: self.notes.clone(), ..Outcome::default() }
     }
 
     fn attack(&mut self, attack: &Attack) -> Result<()> {

@@ -50,7 +50,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Res
     }
     rows.extend(derive::of_peak(&rows, &scenario.x.name));
     let figures = figures::all(scenario, &rows)?;
-    Ok(Outcome { rows, figures, notes: Vec::new() })
+    Ok(Outcome { rows, figures, ..Outcome::default() })
 }
 
 struct Bench<'a> {

@@ -104,7 +104,7 @@ impl Gateways<'_> {
     fn outcome(&self) -> Outcome {
         let mut rows = summary::rows(&self.options.experiment, &self.runs);
         rows.extend(self.swept.iter().cloned());
-        Outcome { rows, figures: Vec::new(), notes: self.notes.clone() }
+        Outcome { rows, notes: self.notes.clone(), ..Outcome::default() }
     }
 
     fn keep(&mut self) -> Result<()> {

@@ -42,6 +42,7 @@ fn claim(at_least: Option<f64>, at_most: Option<f64>) -> Claim {
         aim: None,
         full_only: false,
         with_interval: false,
+        real: false,
         world: None,
         why: String::new(),
         why_lab: String::new(),
@@ -301,4 +302,25 @@ fn quick_runs_leave_full_claims_out() {
     claim.full_only = true;
     assert_eq!(line(&claim, &rows(), true).outcome, Outcome::NotJudged);
     assert!(!line(&claim, &rows(), false).holds());
+}
+
+/// A claim about real traces holds only where all of its points ran on them.
+#[test]
+fn a_claim_about_real_traces_does_not_hold_on_stand_ins() {
+    let line_of = |real: bool, told: &[Row]| {
+        let claim = Claim { real, ..claim(Some(0.95), None) };
+        line(&claim, &[rows(), told.to_vec()].concat(), false)
+    };
+    let of = |x, metric: &str, share| row("reject", x, metric, share);
+    let all = [of(2.0, "real", 1.0), of(3.0, "real_share", 1.0)];
+    let some = [of(2.0, "real", 1.0), of(3.0, "real", 0.5)];
+    let synthetic = || Outcome::Synthetic("reject at 3".into());
+    assert_eq!(line_of(true, &all).outcome, Outcome::Holds(0.96));
+    for told in [&some[..], &all[..1]] {
+        let line = line_of(true, told);
+        assert_eq!(line.outcome, synthetic());
+        assert!(!line.holds() && line.judged());
+        assert!(table(&[line]).contains("NO: synthetic arrivals"));
+        assert!(line_of(false, told).holds(), "no such claim");
+    }
 }

@@ -73,6 +73,9 @@ pub fn words(outcome: &Outcome) -> (String, String) {
         }
         Outcome::Fails(value, place) => (short(*value), format!("NO ({place})")),
         Outcome::Missing(what) => ("-".into(), format!("NOT MEASURED: {what}")),
+        Outcome::Synthetic(place) => {
+            ("-".into(), format!("NO: synthetic arrivals in place of real traces ({place})"))
+        }
         Outcome::NotJudged => ("-".into(), "not judged in a quick run".into()),
         Outcome::OtherWorld => ("-".into(), "judged in the other world".into()),
     }

@@ -56,7 +56,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Res
     let figures = draw(&scenario.figures, (&scenario.x.name, &names), &rows)?;
     let notes =
         vec!["load: synthetic (Pareto on/off TCP and constant-rate UDP of the paper)".into()];
-    Ok(Outcome { rows, figures, notes })
+    Ok(Outcome { rows, figures, notes, ..Outcome::default() })
 }
 
 fn jobs(scenario: &Scenario, x: f64, quick: bool) -> Result<Vec<Job>> {

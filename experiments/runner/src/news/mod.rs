@@ -14,3 +14,4 @@ pub mod traces;
 pub use run::run;
 pub use scenario::{Course, Scenario};
 pub use setting::{Bystanders, Clients, Control, Server, Setting};
+pub use traces::Source;

@@ -4,13 +4,12 @@
 use super::measure::{self, Metric};
 use super::scenario::Scenario;
 use super::setting::{Control, Setting};
-use super::traces::{Data, Trace};
+use super::traces::{Data, Source, Trace};
 use crate::abacus::draw;
 use crate::abacus::measure::{Place, Table};
 use crate::setting::{Changes, Options};
 use crate::survival::{Outcome, Watch};
 use anyhow::{Context, Result, anyhow};
-use std::path::Path;
 use tidegate_sim::news::{self, Detector};
 use tidegate_sim::syn::parallel;
 use tidegate_units::Nanos;
@@ -33,14 +32,14 @@ struct Ran {
     real: bool,
 }
 
-/// Runs it. Real traces are read from `data`.
+/// Runs it. Real traces are read from `data`; stand-ins run for those that are not there.
 ///
 /// # Errors
-/// For files that are missing, and for what the simulator's checkers found.
+/// For files that must be there and are not, for broken ones, and for what the simulator's checkers found.
 pub fn run(
     scenario: &Scenario,
     options: &Options,
-    data: Option<&Path>,
+    data: Option<&Source>,
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
     let points = scenario.x.points(options.quick);
@@ -76,7 +75,8 @@ pub fn run(
     let names = names(scenario);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let figures = draw(&scenario.figures, (&scenario.x.name, &names), &rows)?;
-    Ok(Outcome { rows, figures, notes: notes(&traces, &stand_ins) })
+    let notes = notes(&traces, &stand_ins);
+    Ok(Outcome { rows, figures, notes, data: Some(data.used(&traces)) })
 }
 
 /// Of detectors: what they saw at all points together (x_name `all`), by the means of the runs.

@@ -2,11 +2,12 @@
 //! Who comes when: the paper's crowd, windows and days of real traces, and stand-ins with the same
 //! published rates where the real ones are not there.
 
+use crate::folder;
 use anyhow::{Context, Result, bail, ensure};
 use std::f64::consts::TAU;
 use std::fs::File;
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tidegate_units::Nanos;
 use tidegate_workload::readers::{self, Format, OnBad};
 use tidegate_workload::{Refine, Rng, exponential};
@@ -113,9 +114,41 @@ pub struct Rates {
     pub real: bool,
 }
 
-/// Rates per minute of real traces, or nothing where there is no folder.
+/// Where real traces are looked for unless another folder is named: beside the working directory.
+pub const FOLDER: &str = "../shared/data";
+
+/// The folder of real traces.
+#[derive(Clone, Debug)]
+pub struct Source {
+    folder: PathBuf,
+    /// Whoever named it wants no stand-in.
+    named: bool,
+}
+
+impl Source {
+    /// A folder that was named: what is taken and not in it is an error.
+    #[must_use]
+    pub const fn named(folder: PathBuf) -> Self {
+        Self { folder, named: true }
+    }
+
+    /// One that may be there: for what is not in it stand-ins run.
+    #[must_use]
+    pub fn beside(folder: &Path) -> Self {
+        Self { folder: folder.into(), named: false }
+    }
+
+    fn file(&self, name: &str) -> Option<PathBuf> {
+        let path = self.folder.join(name);
+        (self.named || path.exists()).then_some(path)
+    }
+}
+
+/// Rates per minute of real traces, or nothing where they are not there.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
+    /// What was read.
+    files: Vec<String>,
     semifinal: Option<Vec<f64>>,
     /// Minutes since 1970 of the first, and counts.
     tournament: Option<(i64, Vec<f64>)>,
@@ -152,22 +185,44 @@ impl Data {
     /// Reads what these traces need from a folder.
     ///
     /// # Errors
-    /// When a file is missing or broken.
-    pub fn read(folder: Option<&Path>, traces: &[Trace]) -> Result<Self> {
-        let Some(folder) = folder else { return Ok(Self::default()) };
+    /// When a file is broken, or missing in a folder that was named.
+    pub fn read(source: Option<&Source>, traces: &[Trace]) -> Result<Self> {
         let mut data = Self::default();
-        if traces.iter().any(|t| matches!(t, Trace::WindowA | Trace::WindowB)) {
-            data.semifinal = Some(minutes(&folder.join(SEMIFINAL))?.1);
+        let mut files = Vec::new();
+        let mut file = |takes: &dyn Fn(&Trace) -> bool, name: &str| {
+            let wanted = source.filter(|_| traces.iter().any(takes));
+            let found = wanted.and_then(|source| source.file(name));
+            files.extend(found.iter().map(|_| name.to_owned()));
+            found
+        };
+        if let Some(path) = file(&|t| matches!(t, Trace::WindowA | Trace::WindowB), SEMIFINAL) {
+            data.semifinal = Some(minutes(&path)?.1);
         }
-        if traces.iter().any(|t| matches!(t, Trace::Day(_))) {
-            data.tournament = Some(minutes(&folder.join(TOURNAMENT))?);
+        if let Some(path) = file(&|t| matches!(t, Trace::Day(_)), TOURNAMENT) {
+            data.tournament = Some(minutes(&path)?);
         }
-        if traces.iter().any(|t| matches!(t, Trace::Nasa(_))) {
+        if let Some(path) = file(&|t| matches!(t, Trace::Nasa(_)), NASA) {
             let format = Format::Counts { period: Nanos::SECOND };
-            let counts = entries(&folder.join(NASA), format)?.1;
+            let counts = entries(&path, format)?.1;
             data.nasa = Some(counts.into_iter().map(|(_, count)| count).collect());
         }
+        data.files = files;
         Ok(data)
+    }
+
+    /// Whether these traces are real ones, but for the paper's crowd, which is none.
+    #[must_use]
+    pub fn used(&self, traces: &[Trace]) -> folder::Data {
+        let real = |trace: &Trace| match trace {
+            Trace::Crowd => true,
+            Trace::WindowA | Trace::WindowB => self.semifinal.is_some(),
+            Trace::Day(_) => self.tournament.is_some(),
+            Trace::Nasa(_) => self.nasa.is_some(),
+        };
+        if self.files.is_empty() || !traces.iter().all(real) {
+            return folder::Data::Synthetic;
+        }
+        folder::Data::Real(self.files.clone())
     }
 
     /// The rates of a trace.
@@ -328,6 +383,37 @@ mod tests {
         let day = data.rates(Trace::Day(0), &CROWD, 1).expect("made").per_second;
         let busiest = day.chunks(60).map(mean).fold(0.0, f64::max);
         assert!((busiest - CARRIED * LINK).abs() < 0.5, "{busiest}");
+    }
+
+    /// Where the folder is not named, stand-ins run for what is not in it; all that is taken must be real.
+    #[test]
+    fn what_was_read_is_told_and_a_stand_in_is_none() {
+        let folder = std::env::temp_dir().join(format!("tidegate-traces-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("it is writable");
+        std::fs::write(
+            folder.join(SEMIFINAL),
+            "period_utc,count\n1998-07-07 15:00:00,600\n1998-07-07 15:01:00,1200\n",
+        )
+        .expect("it is writable");
+        let read = |source: Option<Source>, traces: &[Trace]| Data::read(source.as_ref(), traces);
+        let beside = || Some(Source::beside(&folder));
+        let real = folder::Data::Real(vec![SEMIFINAL.into()]);
+        let (window, day) = ([Trace::Crowd, Trace::WindowA], [Trace::WindowA, Trace::Day(0)]);
+        for (source, traces, used) in [
+            (beside(), &window[..], real.clone()),
+            (beside(), &window[..1], folder::Data::Synthetic),
+            (beside(), &day, folder::Data::Synthetic),
+            (Some(Source::named(folder.clone())), &window, real),
+            (Some(Source::beside(Path::new("/nonexistent"))), &window, folder::Data::Synthetic),
+            (None, &window, folder::Data::Synthetic),
+        ] {
+            let data = read(source.clone(), traces).expect("what is there is right");
+            assert_eq!(data.used(traces), used, "{source:?} {traces:?}");
+        }
+        assert!(read(Some(Source::named(folder.clone())), &day).is_err(), "the day is missing");
+        std::fs::write(folder.join(SEMIFINAL), "no counts\n").expect("it is writable");
+        assert!(read(beside(), &window).is_err(), "a broken file is no missing one");
+        std::fs::remove_dir_all(&folder).expect("it was made here");
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub fn run(
             notes.extend(said);
         }
         let rows = summary::rows(&options.experiment, &ran, scenario.load);
-        Outcome { rows, figures: Vec::new(), notes: notes.clone() }
+        Outcome { rows, notes: notes.clone(), ..Outcome::default() }
     };
     if let Some(capacity) = extent.capacity {
         watch.step("all places at once");

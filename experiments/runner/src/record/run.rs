@@ -108,7 +108,7 @@ pub fn run(
         }
     }
     let rows = scenario.arms.iter().flat_map(|arm| rows(&options.experiment, arm, extent, &runs));
-    Ok(Outcome { rows: rows.collect(), figures: Vec::new(), notes })
+    Ok(Outcome { rows: rows.collect(), notes, ..Outcome::default() })
 }
 
 struct One<'a> {

@@ -8,6 +8,7 @@ use super::bracket::{Bench, How, Job, Made, Normal, Rule, TRIES, bracket};
 use super::figures;
 use super::measure::{Point, Span, course, of_load, recoveries, refusals_end, worst};
 use super::scenario::{Beside, Extent, Scenario};
+use crate::folder::Data;
 use crate::results::Row;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -50,6 +51,8 @@ pub struct Outcome {
     pub figures: Vec<(String, String)>,
     /// Remarks: runs repeated because they were void, drift of the capacity.
     pub notes: Vec<String>,
+    /// Where the arrivals come from, of an experiment that takes traces.
+    pub data: Option<Data>,
 }
 
 /// Who is told what happens: one line at a time, and the second just gone.

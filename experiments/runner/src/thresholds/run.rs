@@ -54,7 +54,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Res
     let rows = table.rows(&options.experiment);
     let variants: Vec<&str> = scenario.variants.iter().map(|v| v.name.as_str()).collect();
     let figures = draw(&scenario.figures, (&scenario.x.name, &variants), &rows)?;
-    Ok(Outcome { rows, figures, notes: Vec::new() })
+    Ok(Outcome { rows, figures, ..Outcome::default() })
 }
 
 type Job<'a> = (&'a Variant, Setting, u32);

@@ -102,7 +102,7 @@ fn by_cell(choices: &[Choice]) -> Vec<(Cell, Vec<f64>)> {
 impl Traffic<'_> {
     fn outcome(&self) -> Outcome {
         let (rows, notes) = (summary::rows(&self.runs), self.notes.clone());
-        Outcome { rows, figures: Vec::new(), notes }
+        Outcome { rows, notes, ..Outcome::default() }
     }
 
     fn cell(&mut self, cell: &Cell, loads: &[f64]) -> Result<()> {

@@ -52,7 +52,7 @@ pub fn run(
         let compared = compared.map_err(|found| anyhow!("{found}"))?;
         runs.extend(ran(experiment, (cell, *round), &compared));
     }
-    Ok(Outcome { rows: summary::rows(&runs), figures: Vec::new(), notes: Vec::new() })
+    Ok(Outcome { rows: summary::rows(&runs), ..Outcome::default() })
 }
 
 /// The cell of the lab that has the name of one of the simulator.

@@ -94,7 +94,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Res
     let mut rows = table.rows(&options.experiment);
     rows.extend(derive::of_peak(&rows, &scenario.x.name));
     let figures = figures::all(&drawable(scenario, &rows), &rows)?;
-    Ok(Outcome { rows, figures, notes: runner.notes })
+    Ok(Outcome { rows, figures, notes: runner.notes, ..Outcome::default() })
 }
 
 /// The scenario with the figures whose rows are there: not every metric of one world is one of the

@@ -93,7 +93,7 @@ pub fn run(scenario: &Scenario, options: &Options, watch: &mut dyn Watch) -> Res
     let rows = runner.rows();
     let names: Vec<&str> = section.variants.iter().map(|v| v.name.as_str()).collect();
     let figures = draw(&drawable(scenario, &rows), (&scenario.x.name, &names), &rows)?;
-    Ok(Outcome { rows, figures, notes: runner.notes })
+    Ok(Outcome { rows, figures, notes: runner.notes, ..Outcome::default() })
 }
 
 /// The figures, with the variants that were run instead of the simulator's.

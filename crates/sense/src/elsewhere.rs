@@ -18,8 +18,12 @@ use tidegate_units::Nanos;
 const SPACES_MAX: usize = 256;
 /// Most servers that are named.
 const FOUND_MAX: usize = 3;
-/// Names of userland proxies, as far as the kernel keeps them: Docker's, and that of rootless engines.
-const PROXIES: [&str; 2] = ["docker-proxy", "rootlesskit-doc"];
+/// Names of userland proxies, as far as the kernel keeps them: Docker's and that of rootless engines, whose
+/// command lines say what they pass on.
+const TELLING: [&str; 2] = ["docker-proxy", "rootlesskit-doc"];
+/// Those that are told it in another way: of Podman and of RootlessKit, and passt of virtual machines.
+const SILENT: [&str; 7] =
+    ["rootlessport", "rootlesskit", "slirp4netns", "pasta", "pasta.avx2", "passt", "passt.avx2"];
 
 /// A server in another network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +59,12 @@ pub fn forwards_to(proc: &Path, pid: u32) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, option_of(proc, pid, "container-port")?.parse().ok()?))
 }
 
+/// Whether a process of this name passes connections on to containers, and nothing says to where.
+#[must_use]
+pub fn is_silent_proxy(name: &str) -> bool {
+    SILENT.contains(&name)
+}
+
 /// What follows an option on the command line of a process.
 fn option_of(proc: &Path, pid: u32, option: &str) -> Option<String> {
     let line = fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;
@@ -63,14 +73,34 @@ fn option_of(proc: &Path, pid: u32, option: &str) -> Option<String> {
     words.next().map(str::to_owned)
 }
 
-/// The ports of this host that userland proxies of containers listen on. Who cannot be one by its name is not
-/// looked at any further.
+/// The ports of these listeners of this host that are userland proxies' of containers. Who cannot be one by its
+/// name is not looked at any further. What others hold shows only to who may see it.
 #[must_use]
-pub fn proxied_ports(proc: &Path) -> BTreeSet<u16> {
-    let port = |pid: u32| option_of(proc, pid, "host-port")?.parse().ok();
-    let named = pids(proc).into_iter().filter(|pid| PROXIES.contains(&name(proc, *pid).as_str()));
-    let proxies = named.filter(|pid| forwards_to(proc, *pid).is_some());
-    proxies.filter_map(port).collect()
+pub fn proxied_ports(proc: &Path, listeners: &[Listener]) -> BTreeSet<u16> {
+    let mut ports = BTreeSet::new();
+    for pid in pids(proc) {
+        let name = name(proc, pid);
+        if TELLING.contains(&name.as_str()) && forwards_to(proc, pid).is_some() {
+            ports.extend(
+                option_of(proc, pid, "host-port").and_then(|port| port.parse::<u16>().ok()),
+            );
+        } else if is_silent_proxy(&name) {
+            let held = sockets(proc, pid);
+            let of = listeners.iter().filter(|listener| held.contains(&listener.inode));
+            ports.extend(of.map(|listener| listener.port));
+        }
+    }
+    ports
+}
+
+/// The sockets of a process, by their inodes.
+fn sockets(proc: &Path, pid: u32) -> BTreeSet<u32> {
+    let files = fs::read_dir(proc.join(pid.to_string()).join("fd"));
+    let inode = |file: fs::DirEntry| {
+        let to = fs::read_link(file.path()).ok()?;
+        to.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    };
+    files.into_iter().flatten().flatten().filter_map(inode).collect()
 }
 
 /// Servers in the other network namespaces of this host, which are looked at once.
@@ -234,7 +264,7 @@ mod tests {
         assert_eq!(tells(line).as_deref(), Some("172.17.0.2:80"));
         let named = |name: &str| {
             fs::write(dir.path().join("7/comm"), format!("{name}\n")).unwrap();
-            proxied_ports(dir.path())
+            proxied_ports(dir.path(), &[listener(9000, 77), listener(9001, 78)])
         };
         assert_eq!(named("docker-proxy"), [8080].into());
         assert_eq!(named("rootlesskit-doc"), [8080].into());
@@ -242,5 +272,22 @@ mod tests {
         assert_eq!(tells("nginx -g daemon"), None);
         assert_eq!(named("docker-proxy"), [].into());
         assert_eq!(tells("x -container-ip 172.17.0.2 -container-port"), None);
+        // Podman's: what they hold says it, and an engine that cannot be looked into holds nothing.
+        let fd = dir.path().join("7/fd");
+        assert_eq!(named("rootlessport"), [].into());
+        fs::create_dir(&fd).unwrap();
+        for (number, to) in [("0", "/dev/null"), ("5", "socket:[77]"), ("6", "socket:[79]")] {
+            std::os::unix::fs::symlink(to, fd.join(number)).unwrap();
+        }
+        for name in ["rootlessport", "slirp4netns", "pasta.avx2"] {
+            assert_eq!(named(name), [9000].into(), "{name}");
+        }
+        assert_eq!(named("nginx"), [].into(), "holds it, too");
+    }
+
+    fn listener(port: u16, inode: u32) -> Listener {
+        let (queue, limit, v6_only, cgroup_id) = (0, 128, false, None);
+        let address = IpAddr::from([0, 0, 0, 0]);
+        Listener { address, port, v6_only, queue, limit, inode, cgroup_id }
     }
 }

@@ -36,7 +36,7 @@ mod ssh;
 mod stat;
 mod threads;
 
-pub use elsewhere::{Elsewhere, Others, forwards_to, holder, proxied_ports};
+pub use elsewhere::{Elsewhere, Others, forwards_to, holder, is_silent_proxy, proxied_ports};
 pub use link::{LinkFacts, links};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};
 pub use netns::in_namespace;

@@ -11,7 +11,7 @@ use tidegate_config::{Config, ServiceConfig, SystemFault, namespace_path};
 use tidegate_model::{Listen, Namespace};
 use tidegate_sense::{
     Elsewhere, LinkFacts, Listener, ListenerSource, Others, SockDiag, forwards_to, holder,
-    in_namespace, links, proxied_ports,
+    in_namespace, is_silent_proxy, links, proxied_ports,
 };
 
 /// Most interfaces that are named as places to attach to.
@@ -104,7 +104,7 @@ pub(crate) fn listens_here(
     if all.is_empty() {
         return Ok(false);
     }
-    let proxied = proxied_ports(proc);
+    let proxied = proxied_ports(proc, &all);
     Ok(all.iter().any(|of| !proxied.contains(&of.port)))
 }
 
@@ -240,7 +240,9 @@ fn proxied(
     (proc, others): (&Path, &mut Others),
 ) -> Option<String> {
     let (pid, name) = holder(proc, listener)?;
-    let to = forwards_to(proc, pid)?;
+    let Some(to) = forwards_to(proc, pid) else {
+        return is_silent_proxy(&name).then(|| silent(pid, &name));
+    };
     let target = Listen { address: Some(to.ip()), port: to.port(), protocol: listen.protocol };
     let there = others.listening(&target);
     let write = match there.first() {
@@ -256,6 +258,14 @@ fn proxied(
         "{name} (pid {pid}) listens here and passes connections on to {target}: its accept queue and CPU \
          are not the service's; {write}"
     ))
+}
+
+/// One that does not say where its connections go.
+fn silent(pid: u32, name: &str) -> String {
+    format!(
+        "{name} (pid {pid}) listens here and passes connections on to a container: its accept queue and CPU are \
+         not the service's; write the container's `namespace` here, and `target` with where it listens there"
+    )
 }
 
 fn elsewhere(there: &Elsewhere) -> String {
@@ -332,6 +342,33 @@ mod tests {
             [pair("eth0.7", "eth0"), pair("mac0", "eth0.7")]
         );
         assert_eq!(told("{name: eth0}, {name: eth0.7, namespace: 'pid:1'}"), []);
+    }
+
+    /// Podman's: its command line does not say where connections go.
+    #[test]
+    fn a_userland_proxy_that_does_not_say_where_connections_go_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = dir.path().join("7/fd");
+        std::fs::create_dir_all(&fd).unwrap();
+        std::os::unix::fs::symlink("socket:[11]", fd.join("5")).unwrap();
+        std::fs::write(dir.path().join("7/cmdline"), "pasta\0-t\08080-8080:80-80").unwrap();
+        let listener = Listener {
+            address: [0, 0, 0, 0].into(),
+            port: 8080,
+            v6_only: false,
+            queue: 0,
+            limit: 128,
+            inode: 11,
+            cgroup_id: None,
+        };
+        let told = |name: &str| {
+            std::fs::write(dir.path().join("7/comm"), name).unwrap();
+            let listen = "*:8080".parse().unwrap();
+            proxied(&listener, &listen, (dir.path(), &mut Others::new(dir.path())))
+        };
+        let text = told("pasta.avx2\n").unwrap();
+        assert!(text.starts_with("pasta.avx2 (pid 7) listens here") && text.contains("`target`"));
+        assert_eq!(told("nginx\n"), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! Nothing here reads a clock: the time of the tick is an argument.
 
 mod addresses;
+mod aside;
 mod bypass;
 mod cgroup;
 mod connections;
@@ -36,6 +37,7 @@ mod ssh;
 mod stat;
 mod threads;
 
+pub use aside::Aside;
 pub use elsewhere::{Elsewhere, Others, forwards_to, holder, is_silent_proxy, proxied_ports};
 pub use link::{LinkFacts, links};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};

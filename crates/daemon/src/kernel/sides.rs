@@ -2,18 +2,22 @@
 //! Whether every hook is on the side of an interface on which no connection comes: the port of a bridge
 //! to a container sees what the container sends, and nothing of what is sent to it. The same holds of a bridge
 //! that leads to containers alone, where no service runs on this host.
+//!
+//! The first look is at the start, with the privileges of then. Later ones are made aside: to list interfaces
+//! takes a lock that who changes them holds, and to find proxies all of /proc is looked through. No lease waits
+//! for that.
 
 use crate::preflight::{inner_bridge, inner_port, listens_here};
 use std::path::Path;
 use tidegate_bpf::{Attached, Dataplane};
 use tidegate_model::Listen;
 use tidegate_model::totals::Totals;
-use tidegate_sense::{LinkFacts, SockDiag, links};
+use tidegate_sense::{Aside, LinkFacts, SockDiag, links};
 use tidegate_units::Nanos;
 
 /// So long no SYN was seen before anything is said.
 const UNSEEN_MIN: Nanos = Nanos::from_secs(3);
-/// How often interfaces are looked at: for that the kernel takes a lock that who changes them holds.
+/// How often interfaces are looked at.
 const LINKS_EVERY: Nanos = Nanos::from_secs(30);
 
 #[derive(Default)]
@@ -27,6 +31,8 @@ pub(super) struct Sides {
     /// The hooks that were looked at, and what is wrong with them; empty unless with all of them.
     hooks: Vec<String>,
     inner: Vec<String>,
+    /// The hooks that are looked at aside, and what is wrong with them.
+    aside: Aside<(Vec<String>, Vec<String>)>,
     now: Nanos,
 }
 
@@ -46,11 +52,33 @@ impl Sides {
         let due = self.looked.is_none_or(|looked| now.since(looked) >= LINKS_EVERY);
         let others = names != self.hooks;
         self.count(now, offered, others);
+        self.take();
+        let first = self.looked.is_none();
+        if others {
+            self.inner.clear();
+            self.hooks.clone_from(&names);
+        }
         // Whoever is proved is asked for nothing more.
         if (due && !self.proved) || others {
             self.looked = Some(now);
-            self.inner = inner(&hooks, listens);
-            self.hooks = names;
+            if first {
+                self.inner = inner(&hooks, listens);
+            } else {
+                let listens = listens.to_vec();
+                self.aside.begin(move || (names, inner(&hooks, &listens)));
+            }
+        }
+    }
+
+    /// What was found aside, if the hooks are still the same.
+    fn take(&mut self) {
+        if let Some((hooks, inner)) = self.aside.answer() {
+            if hooks == self.hooks {
+                self.inner = inner;
+            } else {
+                // These were not looked at.
+                self.looked = Some(Nanos::ZERO);
+            }
         }
     }
 
@@ -111,5 +139,23 @@ mod tests {
         assert!(!blind(3600, 8, false), "quiet");
         assert!(!blind(3601, 8, true) && blind(3604, 8, false), "other hooks");
         assert!(!blind(3605, 0, false) && !blind(3606, 1, false) && !blind(9000, 1, false));
+    }
+
+    /// Hooks that are others by then were not looked at, and are.
+    #[test]
+    fn what_was_found_aside_is_said_of_the_hooks_that_were_looked_at() {
+        let found = |of: &str| {
+            let looked = Some(Nanos::from_secs(40));
+            let mut sides = Sides { hooks: vec!["tap0".into()], looked, ..Sides::default() };
+            let answer = (vec![of.to_owned()], vec![format!("{of} is a port")]);
+            sides.aside.begin(move || answer);
+            while sides.inner.is_empty() && sides.looked == looked {
+                sides.take();
+                std::thread::yield_now();
+            }
+            (sides.inner, sides.looked)
+        };
+        assert_eq!(found("tap0"), (vec!["tap0 is a port".into()], Some(Nanos::from_secs(40))));
+        assert_eq!(found("tap1"), (vec![], Some(Nanos::ZERO)));
     }
 }

@@ -303,23 +303,6 @@ impl Core {
         self.limits.swap(&self.maps, self.limits.generation())
     }
 
-    /// Changes what the request rules of a service say of their own mode: shadow, whatever the mode of the service
-    /// is, or nothing.
-    ///
-    /// # Errors
-    /// When the service has no request rules, or as [`Self::set_shadow`].
-    pub fn set_rules_mode(&mut self, service: usize, mode: Option<Mode>) -> Result<(), Error> {
-        let planned = self.plan.config.services.get_mut(service);
-        let Some(planned) = planned.and_then(|planned| planned.requests.as_mut()) else {
-            return Err(Error::Plan(format!("service {service}: no request rules")));
-        };
-        planned.mode = mode;
-        if let Some(requests) = &self.requests {
-            requests.follow(&mut self.limits, &self.plan);
-        }
-        self.limits.swap(&self.maps, self.limits.generation())
-    }
-
     /// Forgets all limits: everything is admitted until some are set.
     pub(crate) fn forget_limits(&mut self) -> Result<(), Error> {
         let before = self.limits.decided();

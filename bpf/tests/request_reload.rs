@@ -284,15 +284,6 @@ fn a_refusal_is_executed_as_the_service_or_the_rules_own_mode_says() {
     let totals = clients.plane.totals(0).unwrap();
     assert_eq!((totals.buckets[0].offered, totals.buckets[0].refused), ([0, 4, 0], [0, 3, 0]));
     assert_eq!(totals.buckets[0].refused_first, 3, "each is the first of its connection");
-    // The rules' own mode is changed beside that of the service, which does not end it.
-    clients.plane.set_rules_mode(0, Some(Mode::Shadow)).unwrap();
-    clients.plane.set_rules_mode(1, None).unwrap();
-    assert!(clients.get(80, "/") && !clients.get(81, "/"));
-    clients.plane.set_shadow(0, false).unwrap();
-    assert!(clients.get(80, "/"), "it stays");
-    clients.plane.set_rules_mode(0, None).unwrap();
-    assert!(!clients.get(80, "/"));
-    assert!(clients.plane.set_rules_mode(2, None).is_err());
 }
 
 #[test]

@@ -249,9 +249,6 @@ pub struct Handover {
     /// Services that went back to shadow by themselves: no command has set their mode.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub guarded: BTreeSet<String>,
-    /// Services whose request rules went back to shadow by themselves.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub rules_guarded: BTreeSet<String>,
     /// How long the kill switch stays on, where that was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release_left: Option<Nanos>,

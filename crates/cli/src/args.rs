@@ -95,8 +95,7 @@ pub(crate) enum Command {
     /// pins of any version. Not while a daemon runs; nothing of others is touched.
     Detach(DetachArgs),
     /// Set the mode of one service until another is set or the machine boots; a reload, a restart of the daemon
-    /// and a daemon that takes over keep it. It ends what the daemon did by itself: the way back to shadow, of the
-    /// service or of its request rules alone.
+    /// and a daemon that takes over keep it.
     Mode {
         #[command(flatten)]
         remote: Remote,

@@ -32,7 +32,6 @@ include!(concat!(env!("OUT_DIR"), "/ablate.rs"));
 
 pub use detect::{
     Calm, Detector, HeldWorkers, IdleWorkers, Load, Misfire, Misfired, Overload, Refusals,
-    RulesAsked, RulesMisfire,
 };
 pub use law::{
     BucketController, BucketSpec, Cap, Context, DefaultBucket, DefaultController, DefaultSpec,

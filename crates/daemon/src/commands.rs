@@ -4,7 +4,7 @@
 use crate::cluster;
 use crate::flowspec;
 use crate::governor::Governor;
-use crate::overrides::{guarded, rules_guarded};
+use crate::overrides::guarded;
 use crate::owner::Owner;
 use crate::sources;
 use std::collections::BTreeMap;
@@ -145,10 +145,6 @@ impl Owner {
         // Where the file has the last word, or the service is gone, the guard's word is over.
         for service in before.guarded().filter(|name| self.overrides.of(name, now).is_none()) {
             self.warnings.clear(&guarded(service));
-        }
-        let rules = before.rules_guarded();
-        for service in rules.filter(|name| !self.overrides.rules_guarded().any(|is| is == *name)) {
-            self.warnings.clear(&rules_guarded(service));
         }
         for said in &kept {
             tracing::warn!("{said}");

@@ -3,8 +3,8 @@
 
 mod buckets;
 
+pub(crate) use buckets::is_fixed;
 pub use buckets::make_bucket;
-pub(crate) use buckets::{is_by_hand, is_fixed};
 
 use tidegate_bpf::policy::Policy;
 use tidegate_config::{

@@ -17,7 +17,7 @@ use tidegate_config::{BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_control::fleet::{Steering, no_tighter};
 use tidegate_control::{
     BucketController, Controller, Detector, Dual, HeldWorkers, Interaction, Measured, Misfire,
-    Misfired, Mode, RulesAsked, RulesMisfire, signals_fresh,
+    Misfired, Mode, signals_fresh,
 };
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
@@ -73,8 +73,6 @@ pub(crate) struct Governor {
     keep_alive: KeepAlive,
     /// Whether what is refused does harm and no good.
     misfire: Misfire,
-    /// The same of what its request rules refuse at the hooks.
-    rules_misfire: RulesMisfire,
 }
 
 fn interaction(config: &ServiceConfig) -> Interaction {
@@ -100,7 +98,6 @@ impl Governor {
             holders: Holders::default(),
             keep_alive: KeepAlive::default(),
             misfire: Misfire::default(),
-            rules_misfire: RulesMisfire::default(),
         }
     }
 
@@ -110,10 +107,6 @@ impl Governor {
         // A reload starts a controller again that failed too often.
         self.panics = 0;
         let make = self.make;
-        if before.requests != after.requests {
-            // Other rules meet other requests: what was usual says nothing of these.
-            self.rules_misfire = RulesMisfire::default();
-        }
         if before.backends != after.backends {
             return Self::new(after, make);
         }
@@ -242,21 +235,6 @@ impl Governor {
         let by_hand = config.control.name == controllers::FIXED
             || cap.is_some_and(|(cap, rate)| rate >= cap.rate);
         found.filter(|_| !by_hand)
-    }
-
-    /// The same of what its request rules refuse. Buckets that an operator limits by hand count for nothing.
-    pub(crate) fn rules_misfire(
-        &mut self,
-        config: &ServiceConfig,
-        signals: &Signals,
-    ) -> Option<Misfired> {
-        let requests = config.requests.as_ref()?;
-        let buckets = requests.buckets.iter().enumerate();
-        let counting = buckets.filter(|(_, bucket)| !controllers::is_by_hand(bucket));
-        let buckets: Vec<usize> = counting.map(|(at, _)| at).collect();
-        let enforced = requests.mode_within(config.mode) == tidegate_model::Mode::Enforce;
-        let asked = RulesAsked { buckets: &buckets, enforced, canary: !config.canary.is_all() };
-        self.rules_misfire.see(signals, &self.limits, &asked)
     }
 
     /// Where the owner begins after a take-over: with what its predecessor had decided. Buckets

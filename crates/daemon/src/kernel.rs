@@ -168,10 +168,6 @@ impl Outlet for Kernel {
         self.dataplane.set_mode(service, mode, canary).map_err(failed)
     }
 
-    fn set_rules_mode(&mut self, service: usize, mode: Option<Mode>) -> Result<(), PlaneError> {
-        self.dataplane.set_rules_mode(service, mode).map_err(failed)
-    }
-
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {
         self.dataplane.release(on).map_err(failed)
     }

@@ -87,13 +87,6 @@ pub trait Outlet {
     /// brings this one.
     fn set_mode(&mut self, service: usize, mode: Mode, canary: Canary) -> Result<(), PlaneError>;
 
-    /// What the request rules of a service say of their own mode, at the hooks: shadow, whatever the mode of the
-    /// service is, or nothing.
-    ///
-    /// # Errors
-    /// As [`Self::set_mode`].
-    fn set_rules_mode(&mut self, service: usize, mode: Option<Mode>) -> Result<(), PlaneError>;
-
     /// The kill switch.
     ///
     /// # Errors
@@ -205,10 +198,6 @@ mod tests {
         }
 
         fn set_mode(&mut self, _: usize, _: Mode, _: Canary) -> Result<(), PlaneError> {
-            Ok(())
-        }
-
-        fn set_rules_mode(&mut self, _: usize, _: Option<Mode>) -> Result<(), PlaneError> {
             Ok(())
         }
 

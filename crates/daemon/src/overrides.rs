@@ -6,11 +6,6 @@
 //! reloads for another reason, or whose tools do, must not end what somebody set in an incident. Nor does a
 //! restart in the same boot end it ([`crate::state`]), unless the file was edited meanwhile.
 
-mod rules;
-
-pub use rules::keep_rules;
-pub(crate) use rules::rules_guarded;
-
 use crate::commands::unknown;
 use crate::owner::Owner;
 use crate::state::{Commanded, CommandedMode, Here, KeptCommands};
@@ -40,8 +35,6 @@ struct Set {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Overrides {
     modes: BTreeMap<String, Set>,
-    /// Services whose request rules the guard put into shadow, with what the file says of their mode.
-    rules: BTreeMap<String, Option<Mode>>,
     released_until: Option<Nanos>,
 }
 
@@ -104,9 +97,8 @@ impl Overrides {
             let by = if left.guarded.contains(name) { By::Guard } else { By::Operator };
             (name.clone(), Set { mode: *mode, canary, file, until, by })
         });
-        let rules = left.rules_guarded.iter().map(|name| (name.clone(), None));
         let released_until = left.release_left.map(|left| now + left);
-        Self { modes: set.collect(), rules: rules.collect(), released_until }
+        Self { modes: set.collect(), released_until }
     }
 
     /// What the successor is to know.
@@ -123,7 +115,6 @@ impl Overrides {
                 handover.modes_left.insert(name.clone(), until.since(now));
             }
         }
-        handover.rules_guarded = self.rules.keys().cloned().collect();
         handover.release_left = self.released_until.map(|until| until.since(now));
     }
 
@@ -135,8 +126,7 @@ impl Overrides {
             (name.clone(), CommandedMode { mode, canary, file, until: until.map(at), by })
         });
         let released_until = self.released_until.filter(|_| released).map(at);
-        let (modes, rules_guarded) = (modes.collect(), self.rules.keys().cloned().collect());
-        Commanded { boot: here.boot, modes, rules_guarded, released, released_until }
+        Commanded { boot: here.boot, modes: modes.collect(), released, released_until }
     }
 
     /// Puts the modes that hold into a configuration that was read; a sentence for each that is not
@@ -167,14 +157,7 @@ impl Overrides {
             modes.insert(service.name.clone(), Set { file, ..*set });
         }
         self.modes = modes;
-        self.keep_rules(config, &mut kept);
         kept
-    }
-
-    /// Whether a command says that the service is enforced: its operator has decided against the guard.
-    fn by_hand(&self, service: &str) -> bool {
-        let set = self.modes.get(service);
-        set.is_some_and(|set| set.mode == Mode::Enforce && set.canary.is_all())
     }
 
     /// Of a service, for whoever looks.
@@ -227,7 +210,6 @@ impl Owner {
             );
             self.warnings.stick(self.started, &guarded(service), text);
         }
-        self.tell_guarded_rules();
     }
 
     /// Writes down what commands have set, for the process that comes next.
@@ -294,7 +276,6 @@ impl Owner {
         let until = lasts.map(|lasts| self.clock.now() + lasts);
         let set = Set { mode, canary, file: file.unwrap_or(before), until, by: By::Operator };
         self.overrides.modes.insert(service.to_owned(), set);
-        self.end_rules_guard(self.clock.now(), service);
         let span = lasts.map(|lasts| lasts.to_string());
         let percent = percent(canary);
         tracing::info!(
@@ -328,9 +309,6 @@ impl Owner {
         let file = set.map(|set| set.file).or(now).unwrap_or(Mode::Shadow);
         let before = self.change_mode(service, (file, Canary::ALL))?;
         self.overrides.modes.remove(service);
-        if by == By::Operator {
-            self.end_rules_guard(self.clock.now(), service);
-        }
         let (service, mode, lasts, percent) = (service.to_owned(), file, None, None);
         tracing::info!(service, mode = mode.name(), before = before.name(), "mode of the file");
         self.record.note(What::Mode { service: service.clone(), mode, percent, before, lasts, by });
@@ -345,7 +323,8 @@ impl Owner {
         let services = governors.iter_mut().zip(&intent.config.services).zip(&*sensed);
         for (index, ((governor, config), sensed)) in services.enumerate() {
             let seen = governor.misfires(config, &sensed.signals);
-            let by_hand = overrides.by_hand(&config.name);
+            let set = overrides.modes.get(&config.name);
+            let by_hand = set.is_some_and(|s| s.mode == Mode::Enforce && s.canary.is_all());
             let enforced = config.mode == Mode::Enforce && !intent.released;
             let asked = enforced && !by_hand && !remote.holds(index);
             found.extend(seen.filter(|_| asked).map(|seen| (config.name.clone(), seen)));
@@ -353,7 +332,6 @@ impl Owner {
         for (service, seen) in found {
             self.return_to_shadow(now, &service, &seen);
         }
-        self.guard_rules(now);
     }
 
     fn return_to_shadow(&mut self, now: Nanos, service: &str, seen: &Misfired) {

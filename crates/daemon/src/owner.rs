@@ -12,7 +12,7 @@ use crate::levels;
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
 use crate::overrides::Overrides;
-pub use crate::overrides::{keep_canaries, keep_modes, keep_rules};
+pub use crate::overrides::{keep_canaries, keep_modes};
 use crate::past::past_the_hooks;
 use crate::plane::{Counted, Plane, PlaneError, Senses};
 use crate::record::{Books, Record, Seen, Shadowed};

@@ -273,10 +273,6 @@ impl Outlet for Planes {
         self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.set_mode(service, mode, canary))
     }
 
-    fn set_rules_mode(&mut self, service: usize, mode: Option<Mode>) -> Result<(), PlaneError> {
-        self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.set_rules_mode(service, mode))
-    }
-
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {
         self.gate.release(on);
         if let Some(agents) = &self.agents {

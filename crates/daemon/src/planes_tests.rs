@@ -46,10 +46,6 @@ impl Outlet for Memory {
         Ok(())
     }
 
-    fn set_rules_mode(&mut self, _: usize, _: Option<Mode>) -> Result<(), PlaneError> {
-        Ok(())
-    }
-
     fn release(&mut self, _: bool) -> Result<(), PlaneError> {
         Ok(())
     }

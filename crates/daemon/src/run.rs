@@ -24,7 +24,7 @@ use crate::interface_lock::{Held, InterfaceLocks};
 use crate::kernel::{plan, release_pinned};
 use crate::lock::Lock;
 use crate::overrides::modes_of;
-use crate::owner::{Owner, Parts, keep_canaries, keep_modes, keep_rules};
+use crate::owner::{Owner, Parts, keep_canaries, keep_modes};
 use crate::plane::PlaneError;
 use crate::planes::Planes;
 use crate::preflight::{self, Preflight, Trees};
@@ -284,7 +284,7 @@ fn build(
     mut listeners: SockDiag,
     mut predecessor: Option<&mut Predecessor>,
 ) -> Result<Started, RunError> {
-    let mut inherited = predecessor.as_mut().map(|old| std::mem::take(&mut old.left));
+    let inherited = predecessor.as_mut().map(|old| std::mem::take(&mut old.left));
     let roots = Roots::default();
     let (ssh, listed) = ssh_ports(&mut listeners, &roots.proc, Path::new("/etc"));
     if let Err(error) = listed {
@@ -298,13 +298,12 @@ fn build(
     let mut keeper =
         Keeper::new(Box::new(Directory::beside(&config.daemon.socket)), options.version.clone())
             .with_commands(Box::new(Directory::of_commands(&config.daemon.socket)));
-    let mut kept = match &inherited {
+    let kept = match &inherited {
         Some(_) => KeptCommands::default(),
         None => keeper.commands(&file_modes),
     };
-    let left = inherited.as_mut().unwrap_or(&mut kept.left);
+    let left = inherited.as_ref().unwrap_or(&kept.left);
     let config = keep_canaries(keep_modes(config, &left.modes), &left.canaries);
-    let config = keep_rules(config, &mut left.rules_guarded);
     let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
     let locks = InterfaceLocks::take(&config, predecessor.as_ref().map(|old| old.pid()))?;
     leftovers(&config, clock.now())?;

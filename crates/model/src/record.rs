@@ -220,17 +220,6 @@ pub enum What {
         /// Who did it.
         by: By,
     },
-    /// The mode of a service's request rules is another, and its own is not.
-    RulesMode {
-        /// Name of the service.
-        service: String,
-        /// Now.
-        mode: Mode,
-        /// Before.
-        before: Mode,
-        /// Who did it.
-        by: By,
-    },
     /// The kill switch was thrown.
     Release {
         /// Whether everything passes now.
@@ -457,7 +446,6 @@ impl What {
             Self::SheddingBegan(began) => Some(&began.episode.service),
             Self::SheddingEnded(ended) => Some(&ended.episode.service),
             Self::Mode { service, .. }
-            | Self::RulesMode { service, .. }
             | Self::RouteAnnounced { service, .. }
             | Self::RouteWithdrawn { service, .. } => Some(service),
             _ => None,
@@ -479,10 +467,6 @@ impl What {
                 let share = percent.map(|percent| format!(" for {percent} % of the sources"));
                 let share = share.unwrap_or_default();
                 format!("{service}: {mode}{share}{} {by} (before: {before})", lasts(span))
-            }
-            Self::RulesMode { service, mode, before, by } => {
-                let (mode, before, by) = (mode.name(), before.name(), by.words());
-                format!("{service}: request rules {mode} {by} (before: {before})")
             }
             Self::Release { on: true, lasts: span, by } => {
                 format!("released{} {}: everything passes", lasts(span), by.words())

@@ -26,8 +26,6 @@ const LASTS: Nanos = Nanos::from_secs(5);
 const SOON: Nanos = Nanos::from_secs(60);
 /// Refusals from this share of what comes on are many; below a tenth of it, next to none.
 const REFUSED_SHARE: f64 = 0.1;
-/// See [`REFUSED_SHARE`].
-pub(super) const NEXT_TO_NOTHING: f64 = REFUSED_SHARE / 10.0;
 /// And this many per second, at least.
 const REFUSED_MIN: f64 = 5.0;
 /// What comes is no more than usual up to this many times of it.
@@ -35,7 +33,7 @@ const COMES_MOST: f64 = 1.5;
 /// Less is completed than usual below this share of it.
 const DONE_LEAST: f64 = 0.7;
 /// Seconds over which what happens now is averaged, and what is usual.
-pub(super) const NOW_SECONDS: f64 = 1.0;
+const NOW_SECONDS: f64 = 1.0;
 /// See [`NOW_SECONDS`].
 const USUAL_SECONDS: f64 = 60.0;
 /// What was seen for less than this many seconds is not usual.
@@ -45,11 +43,11 @@ const CPU_ROOM: f64 = 0.5;
 /// See [`CPU_ROOM`].
 const QUEUE_SHORT: f64 = 0.1;
 /// A reading older than this says nothing of now.
-pub(super) const AGE_MAX: Nanos = Nanos::SECOND;
+const AGE_MAX: Nanos = Nanos::SECOND;
 
 /// Per second.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Flows {
+struct Flows {
     comes: f64,
     refused: f64,
     done: f64,
@@ -57,7 +55,7 @@ pub(super) struct Flows {
 }
 
 impl Flows {
-    pub(super) fn toward(&mut self, now: &Self, keep: f64) {
+    fn toward(&mut self, now: &Self, keep: f64) {
         let mix = |old: &mut f64, new: f64| *old = keep * *old + (1.0 - keep) * new;
         mix(&mut self.comes, now.comes);
         mix(&mut self.refused, now.refused);
@@ -65,7 +63,7 @@ impl Flows {
         mix(&mut self.waiting, now.waiting);
     }
 
-    pub(super) fn refuses(&self, share: f64) -> bool {
+    fn refuses(&self, share: f64) -> bool {
         self.refused > share * self.comes.max(self.refused)
     }
 }
@@ -107,7 +105,7 @@ impl Misfire {
         let tick = flows(&reading.value, signals, seconds);
         self.now.toward(&tick, libm::exp(-seconds / NOW_SECONDS));
         let calm = self.is_calm(signals, why);
-        if !self.now.refuses(NEXT_TO_NOTHING) {
+        if !self.now.refuses(REFUSED_SHARE / 10.0) {
             (self.refuses_since, self.since) = (None, None);
             if calm == Some(true) {
                 let span = self.usual_s.clamp(NOW_SECONDS, USUAL_SECONDS);
@@ -161,7 +159,7 @@ impl Misfire {
 }
 
 /// Of one tick, per second. Copies of SYNs that were refused come because they were refused.
-pub(super) fn flows(counts: &Counts, signals: &Signals, seconds: f64) -> Flows {
+fn flows(counts: &Counts, signals: &Signals, seconds: f64) -> Flows {
     let per_second = |count: u64| count as f64 / seconds;
     Flows {
         comes: per_second(counts.offered.saturating_sub(counts.repeated)),

@@ -83,7 +83,6 @@ mod history;
 mod kept;
 mod load;
 mod misfire;
-mod misfire_rules;
 mod probe;
 mod refusals;
 mod scale;
@@ -97,7 +96,6 @@ pub use self::detector::Detector;
 pub use self::held::{HeldWorkers, IdleWorkers};
 pub use self::load::{Calm, Load, Overload};
 pub use self::misfire::{Misfire, Misfired};
-pub use self::misfire_rules::{RulesAsked, RulesMisfire};
 pub use self::refusals::Refusals;
 
 #[cfg(test)]

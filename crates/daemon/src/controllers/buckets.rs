@@ -47,11 +47,6 @@ pub(crate) fn is_fixed(config: &BucketConfig) -> bool {
     config.control.name == Name::Fixed
 }
 
-/// Whether an operator limits the bucket by hand: a fixed rate, or a ceiling, which may hold at any time.
-pub(crate) fn is_by_hand(config: &BucketConfig) -> bool {
-    is_fixed(config) || config.control.ceiling.is_some()
-}
-
 /// What the operator said of a bucket's rate; it needs no signals.
 pub(super) fn bounds(config: &BucketConfig) -> Bounds {
     let control = &config.control;

@@ -7,7 +7,7 @@
 
 use super::{StateError, frame, unframe};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tidegate_api::protocol::Handover;
 use tidegate_model::record::By;
 use tidegate_model::{Canary, Mode};
@@ -43,9 +43,6 @@ pub struct Commanded {
     pub boot: String,
     /// By name of the service.
     pub modes: BTreeMap<String, CommandedMode>,
-    /// Services whose request rules the guard put into shadow.
-    #[serde(default)]
-    pub rules_guarded: BTreeSet<String>,
     /// The kill switch.
     pub released: bool,
     /// When that ends, in the time of the boot.
@@ -117,8 +114,6 @@ impl Commanded {
                 }
             }
         }
-        let here = |name: &String| files.contains_key(name);
-        kept.left.rules_guarded = self.rules_guarded.into_iter().filter(here).collect();
         kept.released = self.released && !over(self.released_until);
         // Also of one that is over: where the dataplane still has it, it is ended at once.
         let until = self.released_until.filter(|_| self.released);
@@ -145,7 +140,6 @@ mod tests {
         Commanded {
             boot: "b1".into(),
             modes: modes.map(|(name, set)| (name.to_owned(), set)).into(),
-            rules_guarded: ["edited".into(), "gone".into()].into(),
             released: true,
             released_until: Some(Nanos::from_secs(1500)),
         }
@@ -183,7 +177,6 @@ mod tests {
         assert!(kept.left.canaries.values().all(|canary| canary.percent() == 5.0));
         assert_eq!(kept.left.modes_left.get("an-hour"), Some(&Nanos::from_secs(3600)));
         assert_eq!(kept.left.modes_left.get("for-ever"), None);
-        assert_eq!(kept.left.rules_guarded, ["edited".into()].into(), "what is left of services");
         assert!(kept.released);
         assert_eq!(kept.left.release_left, Some(Nanos::from_secs(500)));
         assert_eq!(kept.told.len(), 2, "{:?}", kept.told);

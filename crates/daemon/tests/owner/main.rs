@@ -10,7 +10,6 @@ mod pushback;
 mod record;
 mod remote;
 mod requests;
-mod rules_guard;
 mod sources;
 mod world;
 

@@ -9,7 +9,7 @@ use tidegate_api::protocol::Handover;
 use tidegate_config::{BucketConfig, Config, Registry, ServiceConfig};
 use tidegate_control::{BucketController, Context, Controller, Demand, Mode as ControlMode, Room};
 use tidegate_daemon::outlet::{Kept, Outlet, Refused};
-use tidegate_daemon::owner::{Owner, Parts, keep_canaries, keep_modes, keep_rules};
+use tidegate_daemon::owner::{Owner, Parts, keep_canaries, keep_modes};
 use tidegate_daemon::plane::{
     Counted, Counters, Heard, Lifecycle, PlaneError, RequestCounts, Said, Senses,
 };
@@ -18,7 +18,7 @@ use tidegate_daemon::state::{Keeper, KeptCommands};
 use tidegate_daemon::{Makers, modes_of};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{
-    AcceptQueue, BucketCounts, BucketSignals, Counts, LinkUse, Reading, Signals, Times,
+    AcceptQueue, BucketCounts, BucketSignals, Counts, LinkUse, Reading, Signals,
 };
 use tidegate_model::snapshot::{Followed, InterfaceState, Sample, Snapshot, VerdictCount};
 use tidegate_model::sources::SourceUse;
@@ -87,12 +87,6 @@ pub(crate) struct Memory {
     pub(crate) verdicts: Vec<VerdictCount>,
     /// So many requests are refused in each tick, by place of the bucket.
     pub(crate) bucket_refused: Vec<u64>,
-    /// So many are answered in each bucket.
-    pub(crate) bucket_answered: Option<u64>,
-    /// What request rules were told of their own mode, in order.
-    pub(crate) rules_modes: Vec<(usize, Option<Mode>)>,
-    /// It is refused once.
-    pub(crate) refuse_rules: bool,
 }
 
 #[derive(Clone, Default)]
@@ -162,12 +156,6 @@ impl Outlet for FakePlane {
         memory.shadows.push((service, mode == Mode::Shadow));
         memory.canaries.push(canary);
         if std::mem::take(&mut memory.refuse_shadow) { Err(refused()) } else { Ok(()) }
-    }
-
-    fn set_rules_mode(&mut self, service: usize, mode: Option<Mode>) -> Result<(), PlaneError> {
-        let mut memory = self.0.lock().unwrap();
-        memory.rules_modes.push((service, mode));
-        if std::mem::take(&mut memory.refuse_rules) { Err(refused()) } else { Ok(()) }
     }
 
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {
@@ -328,12 +316,6 @@ impl Senses for FakeSenses {
         for (bucket, refused) in sensed.signals.buckets.iter_mut().zip(refused) {
             if let Some(counts) = &mut bucket.counts {
                 counts.value.refused[1] = refused;
-            }
-        }
-        let answered = self.memory.lock().unwrap().bucket_answered;
-        if let Some(count) = answered {
-            for bucket in &mut sensed.signals.buckets {
-                bucket.first_byte = Some(Reading::fresh(Times { count, ..Times::default() }));
             }
         }
         sensed.defer_accept = *self.defer_accept.lock().unwrap();
@@ -507,7 +489,7 @@ impl World {
 
     pub(crate) fn with_books(
         text: &str,
-        mut inherited: Option<Handover>,
+        inherited: Option<Handover>,
         plane: FakePlane,
         (clock, keeper, books): (Arc<ManualClock>, Option<Keeper>, Books),
     ) -> Self {
@@ -524,13 +506,12 @@ impl World {
         let file_modes = modes_of(&config);
         let mut keeper = keeper;
         let commands = |keeper: &mut Keeper| keeper.commands(&file_modes);
-        let mut kept = match &inherited {
+        let kept = match &inherited {
             Some(_) => KeptCommands::default(),
             None => keeper.as_mut().map(commands).unwrap_or_default(),
         };
-        let left = inherited.as_mut().unwrap_or(&mut kept.left);
+        let left = inherited.as_ref().unwrap_or(&kept.left);
         let config = keep_canaries(keep_modes(config, &left.modes), &left.canaries);
-        let config = keep_rules(config, &mut left.rules_guarded);
         let (owner, snapshots) = Owner::new(Parts {
             clock: Arc::clone(&clock) as Arc<dyn Clock + Send + Sync>,
             books,

@@ -8,14 +8,8 @@ use tidegate_sense::ServiceSource;
 /// All services of a configuration.
 pub(crate) fn all(config: &Config) -> Vec<ServiceSource> {
     let exempt = &config.never_shed.sources;
-    // Where nobody hooks, or a gateway stands in front, no SYN needs to be seen.
-    let published = |service: &ServiceConfig| {
-        let seen = config.hooked().next().is_some() && !config.is_routed(&service.name);
-        if seen { service.listen.clone() } else { Vec::new() }
-    };
     let source = |service: &ServiceConfig| ServiceSource {
         listen: service.target().to_vec(),
-        published: published(service),
         namespace: service.namespace.clone(),
         cgroup: service.process.cgroup.clone(),
         cpus: service.process.cpus.clone(),

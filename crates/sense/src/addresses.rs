@@ -45,8 +45,7 @@ pub(crate) fn addresses() -> io::Result<Vec<(u32, IpNet)>> {
     Ok(found)
 }
 
-/// An address as the kernel writes it.
-pub(crate) fn ip(bytes: &[u8]) -> Option<IpAddr> {
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }

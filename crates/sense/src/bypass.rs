@@ -5,12 +5,10 @@
 //! interface that the traffic does not come by: it is attached, everything looks well, and nothing
 //! is protected. The kernel knows better. It counts the connections that it opened for listeners
 //! (Tcp PassiveOpens, one small file). Only where that number grows while a hook saw no SYN of a
-//! service, or SYNs and no SYN-ACK, the connections of its ports are listed. What is passed on to a container
-//! (DNAT) is opened in another network namespace. As long as no hook saw a SYN of a service, what the kernel
-//! passes on of its ports is listed, too.
+//! service, or SYNs and no SYN-ACK, the connections of its ports are listed.
 //!
 //! Not counted: what comes from this host itself (it goes by the loopback device, or into a container by
-//! no hook) or from its containers to what is passed on, sources that are exempt, whose SYNs no service counts, and what was sent to another address
+//! no hook), sources that are exempt, whose SYNs no service counts, and what was sent to another address
 //! than the service's: two services may have one port.
 
 use crate::connections::{CONNECTIONS_MAX, Connection, ConnectionSource};
@@ -61,8 +59,6 @@ pub(crate) struct Found {
 #[derive(Debug, Default)]
 pub(crate) struct Bypass {
     requests: Sight,
-    /// The same of what is passed on.
-    passed_on: Sight,
     replies: Sight,
     /// A SYN has passed since the last reply was seen.
     passed: bool,
@@ -82,31 +78,18 @@ pub(crate) struct Look<'a> {
     /// They are in our own network namespace, where the route to a client can be asked for.
     pub(crate) own: bool,
     pub(crate) source: &'a mut dyn ConnectionSource,
-    /// For what is passed on: whether a client is on this host, or may be.
-    pub(crate) is_inside: Option<&'a mut dyn FnMut(IpAddr) -> bool>,
 }
 
 impl Bypass {
     /// What the hooks saw in a tick. `look`: the kernel has opened connections since the last look,
-    /// for whomever, and it is time to look again. `passed_on`: a look at what the kernel passed on.
-    pub(crate) fn tick(
-        &mut self,
-        now: Nanos,
-        seen: &Seen,
-        (mut look, passed_on): (Option<Look<'_>>, Option<Look<'_>>),
-    ) -> Found {
+    /// for whomever, and it is time to look again.
+    pub(crate) fn tick(&mut self, now: Nanos, seen: &Seen, mut look: Option<Look<'_>>) -> Found {
         let late = self.late(now, seen);
         // What is not known is no evidence.
         if seen.offered.is_none_or(|offered| offered > 0) {
             self.requests.saw(now, late);
-            self.passed_on.saw(now, late);
-        } else {
-            if let Some(look) = &mut look {
-                self.requests.look(now, look);
-            }
-            if let Some(mut passed_on) = passed_on {
-                self.passed_on.look(now, &mut passed_on);
-            }
+        } else if let Some(look) = &mut look {
+            self.requests.look(now, look);
         }
         let unknown = seen.offered.is_none() || seen.replied.is_none();
         self.passed |= seen.admitted > 0;
@@ -116,8 +99,7 @@ impl Bypass {
         } else if let Some(look) = &mut look {
             self.replies.look(now, look);
         }
-        let bypassed = self.requests.found(now).or_else(|| self.passed_on.found(now));
-        Found { bypassed, unreplied: self.replies.found(now) }
+        Found { bypassed: self.requests.found(now), unreplied: self.replies.found(now) }
     }
 
     /// How many connections may still be opened for SYNs that were seen.
@@ -130,28 +112,6 @@ impl Bypass {
         }
         let sum = |of: fn(&(Nanos, u64, u64)) -> u64| self.recent.iter().map(of).sum::<u64>();
         sum(|of| of.1).saturating_sub(sum(|of| of.2))
-    }
-}
-
-impl Look<'_> {
-    /// Whether this is a connection of which a hook should have seen something.
-    fn counts(&mut self, port: u16, c: &Connection) -> bool {
-        // In another namespace this host's addresses are not that namespace's.
-        let is_local =
-            c.remote == c.local || c.remote.is_loopback() || !self.own && (self.of_host)(c.remote);
-        if is_local || self.exempt.iter().any(|net| net.contains(&c.remote)) {
-            return false;
-        }
-        let mut of_service = self.listen.iter().filter(|of| is_to(of, port, c.local));
-        match &mut self.is_inside {
-            None => of_service.next().is_some(),
-            Some(is_inside) => {
-                // Behind a name that stands for every address there may be servers of others.
-                let named = |of: &Listen| of.address.is_some_and(|of| !of.is_unspecified());
-                let of_host = self.of_host;
-                of_service.any(|of| named(of) || of_host(c.local)) && !is_inside(c.remote)
-            }
-        }
     }
 }
 
@@ -188,14 +148,22 @@ impl Sight {
         if now.since(*self.seen.get_or_insert(now)) < LOOK_EVERY {
             return;
         }
-        let (mut count, ports) = (0, look.ports);
-        for port in ports.iter().take(PORTS_MAX) {
+        let mut count = 0;
+        for port in look.ports.iter().take(PORTS_MAX) {
             // What cannot be listed is no evidence.
             let Ok(listed) = look.source.list(*port) else { continue };
             let listed_now = Listed::of(&listed);
             self.own = look.own;
             if let Some(before) = self.known.insert(*port, listed_now) {
-                for connection in new(&before, &listed).filter(|c| look.counts(*port, c)) {
+                let counts = |c: &&Connection| {
+                    // In another namespace this host's addresses are not that namespace's.
+                    let local = c.remote == c.local
+                        || c.remote.is_loopback()
+                        || !look.own && (look.of_host)(c.remote);
+                    let exempt = look.exempt.iter().any(|net| net.contains(&c.remote));
+                    !local && !exempt && look.listen.iter().any(|of| is_to(of, *port, c.local))
+                };
+                for connection in new(&before, &listed).filter(counts) {
                     count += 1;
                     self.client = Some(connection.remote);
                 }
@@ -258,8 +226,6 @@ mod tests {
         fails: bool,
         listen: &'static str,
         own: bool,
-        /// They are not its own, but passed on.
-        passes_on: bool,
     }
 
     impl ConnectionSource for World {
@@ -292,22 +258,11 @@ mod tests {
         let ports = BTreeSet::from([80]);
         let exempt = ["203.0.113.0/24".parse().unwrap()];
         let listen = [world.listen.parse().unwrap()];
-        let of_host = |address: IpAddr| {
-            [[172, 17, 0, 1], [192, 0, 2, 1]].map(IpAddr::from).contains(&address)
-        };
-        let (own, passes_on) = (world.own, world.passes_on);
-        let mut inside = |client: IpAddr| client == IpAddr::from([172, 18, 0, 9]);
-        let is_inside: &mut dyn FnMut(IpAddr) -> bool = &mut inside;
-        let look = Look {
-            ports: &ports,
-            listen: &listen,
-            exempt: &exempt,
-            of_host,
-            own,
-            source: world,
-            is_inside: passes_on.then_some(is_inside),
-        };
-        bypass.tick(now, seen, if passes_on { (None, Some(look)) } else { (Some(look), None) })
+        let of_host = |address: IpAddr| address == IpAddr::from([172, 17, 0, 1]);
+        let own = world.own;
+        let look =
+            Look { ports: &ports, listen: &listen, exempt: &exempt, of_host, own, source: world };
+        bypass.tick(now, seen, Some(look))
     }
 
     /// When a SYN was seen last.
@@ -317,13 +272,12 @@ mod tests {
 
     fn seen(by: &Seen) -> Bypass {
         let mut bypass = Bypass::default();
-        bypass.tick(LAST, by, (None, None));
+        bypass.tick(LAST, by, None);
         bypass
     }
 
     fn world(from: [u8; 4]) -> World {
-        let (fails, passes_on) = (false, false);
-        World { from, opened: 1000, open: 100, fails, listen: "*:80", own: true, passes_on }
+        World { from, opened: 1000, open: 100, fails: false, listen: "*:80", own: true }
     }
 
     fn count(found: Option<Bypassed>) -> Option<(u64, Nanos)> {
@@ -381,11 +335,10 @@ mod tests {
         let mut world = world(FAR);
         assert!(after(6, 50, &mut world, &mut bypass).bypassed.is_some());
         let last = LAST + Nanos(6 * LOOK_EVERY.0);
-        let none = || (None, None);
-        assert!(bypass.tick(last + HOLD, &BLIND, none()).bypassed.is_some());
-        assert!(bypass.tick(last + HOLD + Nanos(1), &BLIND, none()).bypassed.is_none());
+        assert!(bypass.tick(last + HOLD, &BLIND, None).bypassed.is_some());
+        assert!(bypass.tick(last + HOLD + Nanos(1), &BLIND, None).bypassed.is_none());
         assert!(after(6, 50, &mut world, &mut bypass).bypassed.is_some());
-        assert_eq!(bypass.tick(last, &BUSY, none()), Found::default());
+        assert_eq!(bypass.tick(last, &BUSY, None), Found::default());
     }
 
     #[test]
@@ -425,57 +378,6 @@ mod tests {
             let mut world = World { own, ..world(from) };
             let seen = after(9, 50, &mut world, &mut seen(&BUSY));
             assert_eq!(seen.bypassed.is_some(), found, "{from:?} {own}");
-        }
-    }
-
-    /// A published port of a container. Who is inside needs no hook, and a port of another host that is passed
-    /// through is nobody's here, unless the service names its address.
-    #[test]
-    fn what_is_passed_on_counts_for_clients_outside_and_addresses_of_the_service() {
-        for (from, listen, found) in [
-            (FAR, "*:80", true),
-            (FAR, "192.0.2.1:80", true),
-            (FAR, "192.0.2.2:80", false),
-            (FAR, "*:81", false),
-            ([172, 18, 0, 9], "*:80", false),
-            ([203, 0, 113, 9], "*:80", false),
-            ([192, 0, 2, 1], "*:80", false),
-        ] {
-            let mut world = World { listen, passes_on: true, ..world(from) };
-            let seen = after(9, 50, &mut world, &mut seen(&BUSY));
-            assert_eq!(seen.bypassed.is_some(), found, "{from:?} {listen}");
-            assert_eq!(seen.unreplied, None);
-        }
-        let mut world = World { passes_on: true, ..world(FAR) };
-        let mut bypass = seen(&BUSY);
-        assert_eq!(after(9, 0, &mut world, &mut bypass), Found::default(), "nobody comes");
-        assert!(after(9, 50, &mut world, &mut bypass).bypassed.is_some());
-        assert_eq!(bypass.tick(LAST, &BUSY, (None, None)), Found::default(), "one SYN is enough");
-    }
-
-    /// A container of this host that asks another host's server, a route that leads through here.
-    #[test]
-    fn what_is_passed_on_from_an_address_of_nobody_here_is_no_evidence() {
-        let (ports, mut world) = (BTreeSet::from([80]), world(FAR));
-        for (listen, local, counts) in [
-            ("*:80", [192, 0, 2, 1], true),
-            ("*:80", [192, 0, 2, 7], false),
-            ("0.0.0.0:80", [192, 0, 2, 7], false),
-            ("192.0.2.7:80", [192, 0, 2, 7], true),
-        ] {
-            let (listen, mut inside) = ([listen.parse().unwrap()], |_: IpAddr| false);
-            let mut look = Look {
-                ports: &ports,
-                listen: &listen,
-                exempt: &[],
-                of_host: |address| address == IpAddr::from([192, 0, 2, 1]),
-                own: true,
-                source: &mut world,
-                is_inside: Some(&mut inside),
-            };
-            let (local, remote) = (local.into(), FAR.into());
-            let connection = Connection { local, remote, remote_port: 7 };
-            assert_eq!(look.counts(80, &connection), counts, "{listen:?} {local}");
         }
     }
 

@@ -5,9 +5,7 @@
 //! read is `None` (never zero) and is named in [`Sensed::troubles`]; what was read a while ago
 //! carries its age, up to [`HOLD_MAX`]. Work per tick is bounded: one listener dump a network
 //! namespace, one read of `/proc/stat`, four small files a service (six once a second), the facts of
-//! the watched interfaces, and a slice each of the searches for the service's processes and groups; once a
-//! second at most, and only while hooks see nothing of a service, lists of connections, and what the kernel has
-//! told of those that it passes on.
+//! the watched interfaces, and a slice each of the searches for the service's processes and groups.
 //! Between ticks, [`Sense::sample`] looks at the interfaces' queues: one dump of qdiscs.
 //!
 //! Nothing here reads a clock: the time of the tick is an argument.
@@ -17,7 +15,6 @@ mod aside;
 mod bypass;
 mod cgroup;
 mod connections;
-mod conntrack;
 mod cpu;
 mod defer;
 mod egress;
@@ -25,7 +22,6 @@ mod elsewhere;
 mod file;
 mod finder;
 mod groups;
-mod inside;
 mod interfaces;
 mod link;
 mod listeners;

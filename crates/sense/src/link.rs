@@ -76,9 +76,6 @@ const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
-const RTA_VIA: u16 = 18;
-const RTN_LOCAL: u8 = 2;
 /// Length of `rtmsg`.
 const RTMSG: usize = 12;
 const AF_INET: u8 = 2;
@@ -86,19 +83,8 @@ const AF_INET6: u8 = 10;
 /// A port for a socket that sends nothing.
 const DISCARD: u16 = 9;
 
-/// How an address is reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Way {
-    /// Number of the interface.
-    pub(crate) index: u32,
-    /// It is this host's own.
-    pub(crate) local: bool,
-    /// By a router, not by the link alone.
-    pub(crate) routed: bool,
-}
-
-/// How an address is reached from the network namespace of the socket. For that the kernel takes no lock.
-pub(crate) fn ask_way(route: &mut Route, address: IpAddr) -> io::Result<Way> {
+/// The name of the interface by which an address is reached from the caller's network namespace.
+pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
     let (family, bytes) = match address {
         IpAddr::V4(ip) => (AF_INET, ip.octets().to_vec()),
         IpAddr::V6(ip) => (AF_INET6, ip.octets().to_vec()),
@@ -106,25 +92,14 @@ pub(crate) fn ask_way(route: &mut Route, address: IpAddr) -> io::Result<Way> {
     let mut fixed = [0; RTMSG];
     (fixed[0], fixed[1]) = (family, (bytes.len() * 8) as u8);
     let question = request(RTM_GETROUTE, 0, &fixed, &[(RTA_DST, &bytes)]);
-    let mut way = Way::default();
-    route.ask(&question, |kind, message| {
+    let mut index = 0;
+    Route::open(None)?.ask(&question, |kind, message| {
         if kind == RTM_NEWROUTE && message.len() >= RTMSG {
-            let of = |attribute| nested(&message[RTMSG..], attribute);
-            way = Way {
-                index: of(RTA_OIF).map_or(0, |oif| u32_at(oif, 0)),
-                local: message[7] == RTN_LOCAL,
-                routed: of(RTA_GATEWAY).or_else(|| of(RTA_VIA)).is_some(),
-            };
+            index = nested(&message[RTMSG..], RTA_OIF).map_or(0, |oif| u32_at(oif, 0));
         }
     })?;
-    Ok(way)
-}
-
-/// The name of the interface by which an address is reached from the caller's network namespace, without a lock.
-pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
-    let way = ask_way(&mut Route::open(None)?, address)?;
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    Ok(rustix::net::netdevice::index_to_name(&socket, way.index)?)
+    let link = links(Path::new("/sys"))?.into_iter().find(|link| link.index == index);
+    link.map(|link| link.name).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// Whether an address is this host's: only then the kernel gives a packet to it the same address as its source.

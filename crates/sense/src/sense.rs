@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! All sources together: one tick, one [`Signals`] a service.
 
-use crate::conntrack::PassedOn;
-use crate::elsewhere::proxied_ports;
 use crate::file::FILE_MAX;
 use crate::finder::Finder;
 use crate::groups::Groups;
@@ -52,8 +50,6 @@ impl Default for Roots {
 pub struct ServiceSource {
     /// Where its server listens.
     pub listen: Vec<Listen>,
-    /// What its clients ask for on this host, where hooks see them; none, where no hook needs to.
-    pub published: Vec<Listen>,
     /// In which network namespace; `None`: our own.
     pub namespace: Option<Namespace>,
     /// Its cgroup, if the operator named it.
@@ -106,7 +102,6 @@ pub struct Sense {
     roots: Roots,
     /// The namespaces in which services listen; the first is our own.
     spaces: Vec<Space>,
-    passed_on: PassedOn,
     find: FindNamespace,
     stat: Stat,
     finder: Finder,
@@ -137,7 +132,6 @@ impl Sense {
         let spaces = vec![Space::own(listeners, &roots.proc)];
         let mut sense = Self {
             spaces,
-            passed_on: PassedOn::default(),
             find: find_path,
             stat: Stat::new(&roots.proc),
             finder: Finder::new(&roots.proc),
@@ -226,22 +220,6 @@ impl Sense {
         if self.groups.complete(now) {
             self.locate(now, true);
         }
-        self.watch_passed_on();
-    }
-
-    /// Looks from now on at what is passed on to other addresses, if there are services that may be: nobody
-    /// listens for them in our own namespace, or only a userland proxy, past which connections from outside go.
-    fn watch_passed_on(&mut self) {
-        let Self { services, spaces, roots, .. } = self;
-        let proxied = proxied_ports(&roots.proc, &spaces[0].all);
-        for service in services.iter_mut().filter(|service| service.space == 0) {
-            let mut listeners = service.listeners.iter();
-            let is_passed_on = listeners.all(|listener| proxied.contains(&listener.port));
-            service.awaits_syn = is_passed_on && !service.source.published.is_empty();
-        }
-        if services.iter().any(|service| service.awaits_syn) {
-            self.passed_on.events.open();
-        }
     }
 
     /// Senses everything once.
@@ -257,10 +235,8 @@ impl Sense {
         }
         let stat = self.stat.refresh(&mut self.buffer);
         self.interfaces.tick(now);
-        let awaits_syn = self.services.iter().any(|service| service.awaits_syn);
-        self.passed_on.begin(now, awaits_syn);
         let period = self.last.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
-        let Self { services, spaces, passed_on, stat: cpus, buffer, interfaces, .. } = self;
+        let Self { services, spaces, stat: cpus, buffer, interfaces, .. } = self;
         let mut sensed = Vec::with_capacity(services.len());
         for (index, service) in services.iter_mut().enumerate() {
             let mut out = Sensed::default();
@@ -296,7 +272,7 @@ impl Sense {
             let admitted = out.signals.balance.counts.map_or(0, |counts| counts.value.admitted);
             out.defer_accept = service.defer.tick(now, admitted, buffer);
             let counts = out.signals.balance.counts.map(|counts| counts.value);
-            let found = service.bypassed(now, counts, (space, &mut *passed_on));
+            let found = service.bypassed(now, counts, space);
             (out.bypassed, out.unreplied) = (found.bypassed, found.unreplied);
             sensed.push(out);
         }

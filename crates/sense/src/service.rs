@@ -3,7 +3,6 @@
 
 use crate::bypass::{Bypass, Found, Look, Seen};
 use crate::cgroup::{Group, Usage};
-use crate::conntrack::PassedOn;
 use crate::cpu::{Beside, Cpu, Sample};
 use crate::defer::Defer;
 use crate::finder::{self, Place};
@@ -45,8 +44,6 @@ pub(crate) struct Service {
     pub(crate) defer: Defer,
     /// Place of its network namespace among those that are looked at.
     pub(crate) space: usize,
-    /// It may be passed on to another address, and the hooks have seen no SYN of it yet.
-    pub(crate) awaits_syn: bool,
     bypass: Bypass,
     threads: Watch,
     thread_held: Held<Share>,
@@ -82,7 +79,6 @@ impl Service {
             passive: Passive::default(),
             defer: Defer::default(),
             space: 0,
-            awaits_syn: false,
             bypass: Bypass::default(),
             threads: Watch::default(),
             thread_held: None,
@@ -207,7 +203,7 @@ impl Service {
         &mut self,
         now: Nanos,
         counts: Option<Counts>,
-        (space, passed_on): (&mut Space, &mut PassedOn),
+        space: &mut Space,
     ) -> Found {
         let seen = counts.map_or_else(Seen::default, |counts| Seen {
             offered: Some(counts.offered),
@@ -227,22 +223,8 @@ impl Service {
             of_host: is_of_host,
             own,
             source,
-            is_inside: None,
         });
-        self.awaits_syn &= seen.offered.is_none_or(|offered| offered == 0);
-        let PassedOn { events, inside } = passed_on;
-        let published = self.source.published.iter().map(|listen| listen.port).collect();
-        let mut is_inside = |client| inside.is_inside(client);
-        let passed_on = Look {
-            ports: &published,
-            listen: &self.source.published,
-            exempt,
-            of_host: is_of_host,
-            own: true,
-            source: events,
-            is_inside: Some(&mut is_inside),
-        };
-        self.bypass.tick(now, &seen, (look, Some(passed_on)))
+        self.bypass.tick(now, &seen, look)
     }
 
     fn cpu(&mut self, tick: &mut Tick<'_>, waited: Option<Share>) -> Result<Option<Share>, String> {

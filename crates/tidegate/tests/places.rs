@@ -7,7 +7,6 @@
 //!  client             the daemon's namespace                              container
 //!  v1 10.83.0.2 ───── v0 10.83.0.1:8080 ─ DNAT ─ b0 10.84.0.1 ─ p0 ────── e0 10.84.0.2:80
 //!                     (a userland proxy listens there, too)
-//!  w1 10.85.0.2 ───── w0 10.85.0.1:8080 ─ another uplink, in one test
 //! ```
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
@@ -22,7 +21,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tidegate_sense::in_namespace;
-use tidegate_units::{Clock, DayClock};
 
 /// Connections that are made at once, far more than what is admitted.
 const CONNECTIONS: usize = 40;
@@ -263,77 +261,6 @@ fn on_a_bridge_to_containers_nothing_is_protected_and_everybody_is_told() {
     // What containers ask of a server of this host comes by the bridge.
     let _server = Process::python(&world.namespace(), SERVER, &["0.0.0.0", "8080", "77"]);
     wait_for("no reason", || (!world.check(intent).contains(wanted)).then_some(()));
-}
-
-/// Another uplink, and a client some way behind it; and a container on a bridge of its own, as of another
-/// network of an engine.
-fn other_uplink(world: &World, bridge: &Bridge) -> Space {
-    let (host, client) = (world.name(), &bridge.client.0);
-    let neighbour = Space::new(world, "n");
-    ip(&format!("-n {host} link add w0 type veth peer name w1 netns {client}"));
-    ip(&format!("-n {host} link add b1 type bridge"));
-    ip(&format!("-n {host} link add p1 type veth peer name e0 netns {}", neighbour.0));
-    ip(&format!("-n {host} link set p1 master b1"));
-    for (namespace, link, address) in [
-        (host, "w0", "10.85.0.1/24"),
-        (client.as_str(), "w1", "10.85.0.2/24"),
-        (client.as_str(), "lo", "10.87.0.7/32"),
-        (host, "b1", "10.88.0.1/24"),
-        (neighbour.0.as_str(), "e0", "10.88.0.2/24"),
-    ] {
-        ip(&format!("-n {namespace} address add {address} dev {link}"));
-        ip(&format!("-n {namespace} link set {link} up"));
-    }
-    ip(&format!("-n {host} link set p1 up"));
-    ip(&format!("-n {host} route add 10.87.0.0/24 via 10.85.0.2"));
-    ip(&format!("-n {client} route add 10.85.0.1/32 dev w1 src 10.87.0.7"));
-    ip(&format!("-n {} route add default via 10.88.0.1", neighbour.0));
-    neighbour
-}
-
-/// One connection, which must succeed.
-fn connect_once(from: &Path, to: &str) -> TcpStream {
-    let (to, patience): (SocketAddr, _) = (to.parse().unwrap(), Duration::from_secs(5));
-    in_namespace(Some(from), || TcpStream::connect_timeout(&to, patience)).unwrap()
-}
-
-/// Nobody listens on this host, so no socket here knows of the connections: the kernel passes them on.
-#[test]
-fn on_another_uplink_of_a_container_without_proxy_nothing_is_protected_and_everybody_is_told() {
-    let mut world = World::new(27);
-    let mut bridge = Bridge::new(&world, 27);
-    drop(bridge.proxy.take());
-    let neighbour = other_uplink(&world, &bridge);
-    let intent = "interfaces: [{name: v0}]\nservices: {shop: {mode: shadow, listen: ['*:8080']}}\n";
-    world.run_intent(intent, &[], log(&world));
-    world.ready();
-    // What other containers ask needs no hook.
-    let mut held = Vec::new();
-    for _ in 0..CONNECTIONS {
-        std::thread::sleep(Duration::from_millis(100));
-        held.push(connect_once(&neighbour.path(), OUTSIDE));
-    }
-    let page = world.get("/readyz").unwrap();
-    assert!(page.contains(" 200 "), "{page}");
-    assert!(!world.status().contains("shop: hooks: "), "{}", world.status());
-    let begin = DayClock.now();
-    let page = wait_for("not ready", || {
-        std::thread::sleep(Duration::from_millis(100));
-        held.push(connect_once(&bridge.client.path(), "10.85.0.1:8080"));
-        world.get("/readyz").filter(|page| page.contains(" 503 "))
-    });
-    assert!(page.contains("service shop: ") && page.contains("the hooks saw none"), "{page}");
-    let took = world.seconds_since(begin, "the service is not protected");
-    assert!(took <= TOLD_MAX_S, "{took} s");
-    let place = "10.87.0.7, is reached by w0: attach there too (`interfaces: [{name: w0}]`)";
-    for told in [world.status(), world.check_running(), world.log()] {
-        assert!(told.contains(place), "{told}");
-    }
-    assert!(world.metric("service_bypassed_connections") >= 5.0);
-    // One SYN that the hooks see is enough.
-    held.push(connect_once(&bridge.client.path(), OUTSIDE));
-    world.ready();
-    drop(held);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::plane::Plane;
 use crate::warnings::Warnings;
 use std::collections::BTreeMap;
 use tidegate_config::{Config, SystemFault};
-use tidegate_model::snapshot::GatewaysState;
+use tidegate_model::snapshot::{GatewaysState, ResponseCounts};
 use tidegate_units::Nanos;
 
 /// A longer tick is a gap.
@@ -53,7 +53,7 @@ impl GatewayWatch {
     }
 
     /// Once a tick: gateways that are not served, whose proxies pass everything; whose certificate is not
-    /// taken; and listeners that anybody may use.
+    /// taken; reports that are lost or late; and listeners that anybody may use.
     pub(crate) fn look(
         &mut self,
         now: Nanos,
@@ -80,6 +80,7 @@ impl GatewayWatch {
             failed.insert(gateway.name, tls.handshakes_failed);
         }
         self.failed = failed;
+        state.responses.iter().for_each(|of| doubt(now, of, warnings));
         for (subject, fault) in open(config) {
             warnings.raise(now, &subject, fault.to_string());
         }
@@ -107,6 +108,25 @@ impl GatewayWatch {
             }
         }
         state
+    }
+}
+
+/// Reports that are lost or late. Limits follow from the others, less exactly, and later.
+fn doubt(now: Nanos, of: &ResponseCounts, warnings: &mut Warnings) {
+    if let Some(percent) = of.lost_percent {
+        let text = format!(
+            "{percent} % of the requests that passed 2 to 3 min ago were never reported: does the proxy lose \
+             lines of its log, or report to another tidegate, or do requests last longer?"
+        );
+        warnings.raise(now, &format!("{}: lost reports", of.service), text);
+    }
+    if let Some(late) = of.late {
+        let text = format!(
+            "half of the reports come {:.0} ms or more after the end of the response: look at the flush \
+             interval of the proxy's log (clients that are slow to receive delay reports as well)",
+            late.as_millis_f64()
+        );
+        warnings.raise(now, &format!("{}: late reports", of.service), text);
     }
 }
 
@@ -193,6 +213,38 @@ gateways:
         (0..=1000).for_each(|n| watch.sum_up(Nanos(n * 1_900_000), &state));
         let proxy = watch.summed(Some(state)).unwrap().gateways[0].proxy.unwrap();
         assert_eq!((proxy.connections_ms, proxy.waiting_ms), (3 * 1_900, 1_900));
+    }
+
+    /// The log hears of it once, and it ends with its cause.
+    #[test]
+    fn lost_and_late_reports_are_told_while_they_are_so() {
+        let text = "services: {shop: {mode: shadow}}
+gateways: {edge: {adapter: envoy, listen: 'unix:/run/a.sock', routes: [{service: shop}]}}
+";
+        let config = parse(text, &Registry::new(["fresh_first"], controllers::NAMES));
+        let config = config.unwrap_or_else(|error| panic!("{error}"));
+        let (mut watch, mut warnings) = (GatewayWatch::default(), Warnings::default());
+        let mut told = |second, lost_percent, late_ms: Option<u64>| {
+            let service = "shop".into();
+            let late = late_ms.map(Nanos::from_millis);
+            let of = ResponseCounts { service, lost_percent, late, ..ResponseCounts::default() };
+            let state = GatewaysState { responses: vec![of], ..GatewaysState::default() };
+            let now = Nanos::from_secs(second);
+            watch.look(now, (&config, state), &mut warnings);
+            warnings.expire(now);
+            warnings.sentences(now)
+        };
+        assert!(told(1, None, None).is_empty());
+        let both = told(2, Some(30), Some(1000));
+        assert_eq!(both.len(), 2, "{both:?}");
+        assert!(both[0].starts_with("shop: late reports: half of the reports come 1000 ms or"));
+        assert!(both[0].contains("flush interval"), "{both:?}");
+        assert!(both[1].starts_with("shop: lost reports: 30 % of the requests"), "{both:?}");
+        let one = told(12, Some(31), None);
+        assert_eq!(one.len(), 2, "for 10 s more");
+        let one = told(13, Some(31), None);
+        assert!(one.len() == 1 && one[0].contains("31 %"), "{one:?}");
+        assert!(told(24, None, None).is_empty());
     }
 
     #[test]

@@ -505,8 +505,15 @@ impl Lifecycle for Planes {
             proxy: counts.get(at).copied().flatten(),
         };
         let responses = |(at, service): (usize, &ServiceConfig)| {
-            let (service, by_hundreds) = (service.name.clone(), self.gate.statuses(at));
-            self.gate.serves(at).then_some(ResponseCounts { service, by_hundreds })
+            let reporting = self.gate.reporting(at)?;
+            Some(ResponseCounts {
+                service: service.name.clone(),
+                by_hundreds: self.gate.statuses(at),
+                unreported: reporting.unreported,
+                delay_ns: reporting.delay.0,
+                lost_percent: reporting.lost.map(|share| (100.0 * share).round() as u8),
+                late: reporting.late,
+            })
         };
         let now = self.clock.now();
         let agents = self.agents.as_ref().map(|agents| agents.states(now)).unwrap_or_default();

@@ -47,6 +47,11 @@ impl Times {
         self.count.one();
     }
 
+    /// Their sum.
+    pub(crate) fn sum(&self) -> Nanos {
+        Nanos(self.sum_ns.get())
+    }
+
     /// Read while others write: a time that is recorded meanwhile may be in a part of it only.
     pub(crate) fn read(&self) -> Histogram {
         Histogram {

@@ -22,7 +22,7 @@ const GONE_MAX: usize = SHARD_MAX / 2;
 /// Decisions of one shard that are remembered.
 const SEEN_MAX: usize = 64;
 /// A request that was not reported for so long is not in flight any more.
-const AGE_MAX: Nanos = Nanos::from_secs(120);
+pub(crate) const AGE_MAX: Nanos = Nanos::from_secs(120);
 /// For so long a report of it counts as late, and not as unknown.
 const GONE_AGE_MAX: Nanos = Nanos::from_secs(600);
 /// Longest request id that is remembered, in bytes.
@@ -143,6 +143,8 @@ pub(crate) struct Flight {
     pub(crate) started: Nanos,
     /// It does not count as in flight any more.
     gone: bool,
+    /// It is given up: its report is lost, as far as can be known.
+    pub(crate) lost: bool,
     /// Another one with the same key, which began before it.
     next: Option<Box<Flight>>,
 }
@@ -153,7 +155,7 @@ impl Flight {
         bucket: Option<Arc<Bucket>>,
         started: Nanos,
     ) -> Self {
-        Self { service, bucket, started, gone: false, next: None }
+        Self { service, bucket, started, gone: false, lost: false, next: None }
     }
 }
 
@@ -298,6 +300,11 @@ impl Shard {
                         flight.gone = true;
                         flight.service.out_of_sight(flight.bucket.as_deref(), overtaken);
                     }
+                }
+                let given_up = age > AGE_MAX || (forget && flight.gone);
+                if given_up && !flight.lost {
+                    flight.lost = true;
+                    flight.service.lose(flight.started);
                 }
                 keep |= !flight.gone || (!forget && age <= GONE_AGE_MAX);
                 at = flight.next.as_deref_mut();

@@ -7,6 +7,7 @@ use crate::flight::{
     Completed, Completion, Ended, Flight, Flights, Id, Seen, Token, request_key, shortened,
 };
 use crate::refusal::{RateLimit, Refusal};
+use crate::reporting::Reporting;
 use crate::routes::{Gateway, Routing, Target};
 use crate::service::{Bucket, Counted, Decided, GateState, Service, Who};
 use crate::sketch::Sketch;
@@ -337,6 +338,9 @@ impl Gate {
             }
             Ended::Gone(flight) => {
                 flight.service.complete_late((flight.started, now), completion);
+                if flight.lost {
+                    flight.service.find(flight.started);
+                }
                 self.late.one();
                 Completed::Late
             }
@@ -472,6 +476,12 @@ impl Gate {
     #[must_use]
     pub fn reports_missing(&self, service: usize) -> bool {
         self.routing().served(service).is_some_and(|served| served.service.reports_missing())
+    }
+
+    /// How well proxies report the requests of a service. `None`: no route leads there.
+    #[must_use]
+    pub fn reporting(&self, service: usize) -> Option<Reporting> {
+        self.routing().served(service).map(|served| served.service.reporting())
     }
 
     /// The rung of each priority on the ladder of thresholds of a service; `None`: it has none.

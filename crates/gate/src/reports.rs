@@ -26,9 +26,10 @@
 //!   that is missing never tightens.
 
 use crate::counters::{Counter, Times};
+use crate::reporting::{Reporting, Spans};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tidegate_model::totals::{HISTOGRAM_BUCKETS, Histogram};
 use tidegate_units::Nanos;
 
@@ -197,6 +198,8 @@ pub(crate) struct Reports {
     /// Responses per second, as bits of an f64.
     throughput: AtomicU64,
     pace: Mutex<Pace>,
+    /// What is told of them.
+    spans: Mutex<Spans>,
 }
 
 impl Reports {
@@ -234,6 +237,27 @@ impl Reports {
         if took.0 >= self.margin_ns.load(Relaxed) {
             self.alive.one();
         }
+    }
+
+    fn spans(&self) -> MutexGuard<'_, Spans> {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request that began then is given up.
+    pub(crate) fn lose(&self, started: Nanos) {
+        self.spans().lose(started);
+    }
+
+    /// It is reported after all.
+    pub(crate) fn find(&self, started: Nanos) {
+        self.spans().find(started);
+    }
+
+    /// How well the proxies report. Where they report nothing there is no share.
+    pub(crate) fn reporting(&self) -> Reporting {
+        let told = self.spans().told();
+        let lost = told.lost.filter(|_| !self.missing());
+        Reporting { delay: self.late.sum(), lost, ..told }
     }
 
     /// How late the report is. One that is about an older request than others tells nothing of what
@@ -303,7 +327,9 @@ impl Reports {
         let alive = Pace::more(&mut pace.alive, self.alive.get());
         let dead = Pace::more(&mut pace.overtaken, self.overtaken.get()) - alive;
         pace.took.take(self.took.read(), seconds);
-        pace.late.take(self.late.read(), seconds);
+        let late = self.late.read();
+        self.spans().tick(now, admitted, &late);
+        pace.late.take(late, seconds);
         pace.admitted.push_back((now, admitted));
         if pace.admitted.len() > TICKS_MAX {
             pace.admitted.pop_front();

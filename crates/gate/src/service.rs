@@ -6,6 +6,7 @@
 use crate::counters::{Counter, Times};
 use crate::flight::Completion;
 use crate::refusal::Backlog;
+use crate::reporting::Reporting;
 use crate::reports::Reports;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -373,6 +374,21 @@ impl Service {
         if let Some(bucket) = bucket {
             bucket.ended.one();
         }
+    }
+
+    /// A request that passed then is given up: nothing was reported of it.
+    pub(crate) fn lose(&self, started: Nanos) {
+        self.reports.lose(started);
+    }
+
+    /// It is reported after all.
+    pub(crate) fn find(&self, started: Nanos) {
+        self.reports.find(started);
+    }
+
+    /// How well the proxies report.
+    pub(crate) fn reporting(&self) -> Reporting {
+        self.reports.reporting()
     }
 
     /// Requests in flight, as far as reports tell.

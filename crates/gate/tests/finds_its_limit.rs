@@ -260,7 +260,8 @@ fn it_serves_the_capacity_at_any_load_and_refuses_nobody_below() {
     }
 }
 
-/// Nothing latches: below the capacity nearly all are served, above it most of the capacity is used.
+/// Nothing latches: below the capacity nearly all are served, above it most of the capacity is used. What is
+/// wrong with reports is told, and no longer than it lasts.
 #[test]
 fn reports_that_are_lost_or_late_do_not_shut_the_gate() {
     for (name, kind) in [
@@ -283,6 +284,28 @@ fn reports_that_are_lost_or_late_do_not_shut_the_gate() {
         } else {
             assert!(world.gate.reports_missing(0) && !world.shed, "{name}");
         }
+        // Who is given up passed 2 min ago.
+        world.run(0.1, 40);
+        let told = world.gate.reporting(0).unwrap();
+        let lost = told.lost.map(|share| (10.0 * share).round() as u32);
+        assert_eq!(lost, (kind.lost == 0.3).then_some(3), "{name}: {told:?}");
+        let late = told.late.map(|late| late.as_secs_f64().round() as u32);
+        assert_eq!(late, (kind.late > Nanos::ZERO).then_some(1), "{name}: {told:?}");
+        world.kind = Reports::default();
+        world.run(0.1, 170);
+        let told = world.gate.reporting(0).unwrap();
+        assert_eq!((told.lost, told.late), (None, None), "{name}: {told:?}");
+    }
+}
+
+/// Long polls, slow clients, overload and bursts are no fault of the proxy's.
+#[test]
+fn a_proxy_that_reports_all_in_time_is_not_suspected() {
+    let mut world = World::new(Reports::default().mixed());
+    for step in 0..24 {
+        world.run([0.02, 2.0, 0.05, 0.4][step % 4], 10);
+        let told = world.gate.reporting(0).unwrap();
+        assert_eq!((told.lost, told.late), (None, None), "after {} s: {told:?}", 10 * (step + 1));
     }
 }
 

@@ -136,6 +136,19 @@ pub struct ResponseCounts {
     pub service: String,
     /// By the hundreds of their status; at 0 those whose client left before there was a response.
     pub by_hundreds: [u64; 6],
+    /// Requests that passed and were not reported for 2 min, or not before their place was needed.
+    #[serde(default)]
+    pub unreported: u64,
+    /// What lay between the ends of responses and their reports, in nanoseconds, in all.
+    #[serde(default)]
+    pub delay_ns: u64,
+    /// How many of the requests that passed 2 to 3 min ago were never reported, in percent, from 10 on;
+    /// `None`: fewer, or nothing is reported of newer ones either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_percent: Option<u8>,
+    /// By how much half of the reports of the last 10 s were late, from 250 ms on; `None`: by less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<Nanos>,
 }
 
 /// The agent of one service, which HAProxy asks how many requests it may have in flight.

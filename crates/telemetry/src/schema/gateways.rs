@@ -2,7 +2,7 @@
 //! The metrics of gateways.
 
 use super::{Metric, Number, counter, gauge};
-use tidegate_model::snapshot::{GatewaysState, ProxyCounts, Snapshot};
+use tidegate_model::snapshot::{GatewaysState, ProxyCounts, ResponseCounts, Snapshot};
 use tidegate_units::Nanos;
 
 /// Names of the hundreds of a status.
@@ -51,6 +51,20 @@ pub(crate) const METRICS: &[Metric] = &[
                 }
             });
         },
+    ),
+    counter(
+        "gateway_unreported",
+        "requests",
+        "Requests that passed and were not reported for 2 min, or not before their place was needed. A report that comes after all counts as late.",
+        &["service"],
+        |s, out| responses(s, |of| out(&[&of.service], of.unreported.into())),
+    ),
+    counter(
+        "gateway_report_delay",
+        "seconds",
+        "What lay between the ends of responses and their reports, in all: by the responses that were reported the mean.",
+        &["service"],
+        |s, out| responses(s, |of| out(&[&of.service], Nanos(of.delay_ns).as_secs_f64().into())),
     ),
     counter(
         "gateway_untracked",
@@ -165,6 +179,10 @@ pub(crate) const METRICS: &[Metric] = &[
 
 fn seconds(ms: u64) -> Number {
     Nanos::from_millis(ms).as_secs_f64().into()
+}
+
+fn responses(snapshot: &Snapshot, mut visit: impl FnMut(&ResponseCounts)) {
+    each(snapshot, |state| state.responses.iter().for_each(&mut visit));
 }
 
 fn proxies(snapshot: &Snapshot, mut visit: impl FnMut(&str, &ProxyCounts)) {

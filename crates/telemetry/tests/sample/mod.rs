@@ -375,6 +375,10 @@ pub(crate) fn gateways() -> GatewaysState {
         responses: vec![ResponseCounts {
             service: "shop".into(),
             by_hundreds: [5, 0, 880, 10, 3, 2],
+            unreported: 40,
+            delay_ns: 45_000_000_000,
+            lost_percent: None,
+            late: None,
         }],
     }
 }

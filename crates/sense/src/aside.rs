@@ -51,12 +51,13 @@ mod tests {
     use super::*;
 
     fn wait(aside: &mut Aside<u32>) -> u32 {
-        loop {
+        for _ in 0..10_000 {
             if let Some(answer) = aside.answer() {
                 return answer;
             }
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
+        panic!("no answer within 10 s")
     }
 
     #[test]

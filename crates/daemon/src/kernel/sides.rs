@@ -149,9 +149,11 @@ mod tests {
             let mut sides = Sides { hooks: vec!["tap0".into()], looked, ..Sides::default() };
             let answer = (vec![of.to_owned()], vec![format!("{of} is a port")]);
             sides.aside.begin(move || answer);
+            let mut tries = 0..10_000;
             while sides.inner.is_empty() && sides.looked == looked {
+                assert!(tries.next().is_some(), "no answer within 10 s");
                 sides.take();
-                std::thread::yield_now();
+                std::thread::sleep(std::time::Duration::from_millis(1));
             }
             (sides.inner, sides.looked)
         };

@@ -14,7 +14,6 @@
 //! | refuses nothing | half of the rate or more | more after each `between`: a step, then two, four, … |
 //! | refuses nothing | less than half of the rate, for [`CALM_AFTER`] | ends |
 //!
-//!
 //! This is the relaxation of NetDraino (section 4.4): steps after a time, removal when the limit is not needed. It
 //! goes on as the server's own limit says, because there is nobody who notifies the server again.
 

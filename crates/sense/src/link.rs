@@ -3,6 +3,7 @@
 //! the caller's network namespace (`/sys/class/net` shows the one in which /sys was mounted).
 
 use crate::netlink::{NLM_F_DUMP, Route, attributes, nested, request, text, u16_at, u32_at};
+use rustix::net::{AddressFamily, SocketType};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -98,8 +99,14 @@ pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
             index = nested(&message[RTMSG..], RTA_OIF).map_or(0, |oif| u32_at(oif, 0));
         }
     })?;
-    let link = links(Path::new("/sys"))?.into_iter().find(|link| link.index == index);
-    link.map(|link| link.name).ok_or_else(|| io::ErrorKind::NotFound.into())
+    name_of(index)
+}
+
+/// The name of an interface of the caller's network namespace. A list of all takes a lock that who changes them
+/// holds; this does not.
+fn name_of(index: u32) -> io::Result<String> {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    Ok(rustix::net::netdevice::index_to_name(&socket, index)?)
 }
 
 /// Whether an address is this host's: only then the kernel gives a packet to it the same address as its source.

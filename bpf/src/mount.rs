@@ -154,16 +154,13 @@ impl Attempt<'_> {
         let loses_replies = self.device.veth && replies;
         let candidates: &[Hook] = match self.interface.config.attach {
             _ if self.interface.wants_clsact() => &[Hook::Clsact],
-            Attach::Auto if loses_replies || self.device.plain || self.device.costs.is_some() => {
-                &[Hook::Tcx, Hook::Clsact]
-            }
             Attach::Xdp | Attach::XdpGeneric if self.device.plain => {
                 return Err(self.failed(PLAIN, io::ErrorKind::Unsupported.into()));
             }
-            Attach::Auto => &[Hook::Xdp, Hook::Tcx, Hook::Clsact],
             Attach::Xdp => &[Hook::Xdp],
             Attach::XdpGeneric => &[Hook::XdpGeneric],
-            Attach::Tcx => &[Hook::Tcx, Hook::Clsact],
+            // XDP costs other traffic something on nearly every driver: it is asked for.
+            Attach::Auto | Attach::Tcx => &[Hook::Tcx, Hook::Clsact],
         };
         for (place, hook) in candidates.iter().enumerate() {
             match self.mount(*hook, Role::Judge) {

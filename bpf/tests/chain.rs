@@ -134,7 +134,7 @@ fn auto_takes_a_hook_on_veth_whose_rst_arrives_and_xdp_is_warned_of() {
     let _listener = listen(&net);
     for (attach, rst, hook, warned) in [
         (AttachMode::Auto, 1000, Hook::Tcx, false),
-        (AttachMode::Auto, 0, Hook::Xdp, false),
+        (AttachMode::Auto, 0, Hook::Tcx, false),
         (AttachMode::Xdp, 1000, Hook::Xdp, true),
         (AttachMode::Xdp, 0, Hook::Xdp, false),
         (AttachMode::XdpGeneric, 1000, Hook::XdpGeneric, false),

@@ -106,8 +106,8 @@ pub struct InterfaceConfig {
     /// of a container's processes), or a path such as `/run/netns/web`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Namespace>,
-    /// Where to attach: `auto` takes native XDP where that costs other traffic nothing, else tcx (on veth and
-    /// the drivers of clouds, where XDP is taken or not possible: docs/places.md).
+    /// Where to attach. `auto` is tcx: XDP costs other traffic something on nearly every driver, so it is asked
+    /// for (docs/places.md says by driver what it costs).
     #[serde(default)]
     pub attach: Attach,
     /// Whether the DSCP of packets that arrive here may choose a class. Anyone can set a DSCP:
@@ -149,7 +149,7 @@ impl Config {
 #[serde(rename_all = "kebab-case")]
 pub enum Attach {
     #[default]
-    /// tcx (clsact on kernels before 6.6); native XDP only on links where it costs other traffic nothing.
+    /// tcx (clsact on kernels before 6.6). XDP costs other traffic something on nearly every driver.
     Auto,
     /// Native XDP or nothing.
     Xdp,

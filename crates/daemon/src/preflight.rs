@@ -254,16 +254,9 @@ fn note(link: &LinkFacts, attach: Attach) -> String {
     let costs =
         link.driver.as_deref().or(bond).and_then(|driver| xdp_costs(driver, bond.is_none()));
     let what = match attach {
-        Attach::Auto if link.kind.as_deref() == Some("veth") => {
-            "tcx (clsact before Linux 6.6); native XDP only with answers.rst_per_second: 0"
-        }
-        Attach::Auto if link.plain || costs.is_some() || !has_native_xdp(link) => {
-            "tcx (clsact before Linux 6.6)"
-        }
-        Attach::Auto => "native XDP if the driver can, else tcx (clsact before Linux 6.6)",
         Attach::Xdp => "native XDP or an error",
         Attach::XdpGeneric => "generic XDP, as asked for: slower",
-        Attach::Tcx => "tcx (clsact before Linux 6.6)",
+        Attach::Auto | Attach::Tcx => "tcx (clsact before Linux 6.6)",
     };
     let mut note =
         format!("{}: {driver}, MTU {}, {state}; will attach {what}", link.name, link.mtu);
@@ -675,15 +668,16 @@ gateways:
             (of("", ""), Attach::Auto, false),
             (of("", "mlx5_core"), Attach::Auto, false),
             (of("bond", ""), Attach::Auto, false),
-            (of("veth", ""), Attach::Auto, true),
-            (of("tun", ""), Attach::Auto, true),
+            (of("veth", ""), Attach::Auto, false),
+            (of("tun", ""), Attach::Auto, false),
+            (of("", "a_driver_of_tomorrow"), Attach::Auto, false),
             (of("", "mlx5_core"), Attach::Xdp, true),
             (of("", "mlx5_core"), Attach::XdpGeneric, true),
             (of("", "mlx5_core"), Attach::Tcx, false),
         ] {
             let told = note(&link, attach);
             let takes_tcx = told.contains("will attach tcx");
-            assert_eq!(takes_tcx, !xdp || link.kind.as_deref() == Some("veth"), "{told}");
+            assert_eq!(takes_tcx, !xdp, "{told}");
             assert_eq!(told.contains("large frames"), xdp, "{told}");
         }
     }

@@ -312,6 +312,7 @@ pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
     (a.rate, a.loss, a.per_request) == (b.rate, b.loss, b.per_request)
         && a.burst == b.burst
         && (a.waiting_max, a.waiting_low, a.pending) == (b.waiting_max, b.waiting_low, b.pending)
+        && a.onset == b.onset
         && a.accept_queue_max_q10 == b.accept_queue_max_q10
         && a.source_max == b.source_max
         && a.min_rate == b.min_rate

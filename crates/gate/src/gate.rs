@@ -182,7 +182,7 @@ impl Gate {
 
     /// A request that has waited passes.
     pub fn enter(&self, now: Nanos, waiting: &Waiting) -> Answer {
-        waiting.passes();
+        waiting.passes(now);
         self.settle(now, &waiting.subject(), passing(Reason::Wait))
     }
 
@@ -260,7 +260,7 @@ impl Gate {
         let lease = Lease::at(Nanos(self.heartbeat.load(Relaxed)), now);
         let service = of.service;
         if let Some(reason) = lease.passes(self.released.load(Relaxed)) {
-            service.passes();
+            service.passes(now);
             return passing(reason);
         }
         match of.bucket {

@@ -27,6 +27,7 @@ mod classes;
 mod counters;
 mod flight;
 mod gate;
+mod onset;
 mod refusal;
 mod reports;
 mod routes;

@@ -291,6 +291,12 @@ impl Reports {
         f64::from_bits(self.throughput.load(Relaxed))
     }
 
+    /// How late reports are, on average.
+    pub(crate) fn delay(&self) -> Nanos {
+        let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        Nanos::from_secs_f64(pace.delay_s())
+    }
+
     /// Once a tick: how fast, how long, how late, how many are dead. The totals are those of the service.
     pub(crate) fn tick(&self, now: Nanos, admitted: u64, answered: u64) {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,6 +5,7 @@
 
 use crate::counters::{Counter, Times};
 use crate::flight::Completion;
+use crate::onset::Onset;
 use crate::refusal::Backlog;
 use crate::reports::Reports;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -82,6 +83,9 @@ struct Limited {
     /// The limit in flight, less the seats that this priority must leave. Counted as work that waits
     /// they would move the level of thresholds.
     in_flight: [InFlight; PRIORITIES],
+    onset: Onset,
+    /// The same seats, of what may wait while an overload begins.
+    kept: [u32; PRIORITIES],
     min_rate: Option<Rate>,
     /// When the limit in flight has refused each priority.
     refused: [Option<Nanos>; PRIORITIES],
@@ -90,9 +94,9 @@ struct Limited {
 }
 
 impl Limited {
-    /// The limits that hold for this priority. Past a full limit goes the highest priority that came
+    /// The limits that hold for this priority while so many are in flight. Past a full limit goes the highest priority that came
     /// within an interval: else it would be who comes first, which is nearly always the lowest.
-    fn choose(&mut self, now: Nanos, priority: usize, silent: bool) {
+    fn choose(&mut self, now: Nanos, priority: usize, (waiting, silent): (u64, bool)) {
         let least = Rate::per_second(SILENT_RATE);
         let min_rate = self.min_rate.map(|rate| if silent && rate < least { least } else { rate });
         let interval = |rate: Rate| Nanos::from_secs_f64(1.0 / rate.get());
@@ -102,6 +106,10 @@ impl Limited {
         });
         let mut limits = *self.chain.limits();
         limits.in_flight = self.in_flight[priority];
+        if let Some(most) = self.onset.asks(now, waiting) {
+            let most = u32::try_from(most).unwrap_or(u32::MAX).saturating_sub(self.kept[priority]);
+            limits.in_flight.max = limits.in_flight.max.min(most.max(1));
+        }
         limits.set_min_rate(min_rate.filter(|_| !yields).map(MinRate::per));
         self.chain.set(limits);
     }
@@ -160,6 +168,8 @@ impl Service {
             limited: Mutex::new(Limited {
                 chain,
                 in_flight: [InFlight::default(); PRIORITIES],
+                onset: Onset::default(),
+                kept: [0; PRIORITIES],
                 min_rate: None,
                 refused: [None; PRIORITIES],
                 shadow: false,
@@ -224,6 +234,8 @@ impl Service {
         self.rate.store(rate.to_bits(), Relaxed);
         let mut limited = self.limited();
         limited.in_flight = by_priority;
+        limited.onset.set(limits.onset.filter(|_| params.is_ok()), limits.why.shedding);
+        limited.kept = kept(config, limits);
         limited.min_rate = limits.min_rate.filter(|rate| params.is_ok() && rate.get() > 0.0);
         limited.chain.set(chain);
         limited.shadow = config.mode == tidegate_model::Mode::Shadow;
@@ -256,7 +268,8 @@ impl Service {
     ) -> Decided {
         let mut limited = self.limited();
         let place = usize::from(priority) % PRIORITIES;
-        limited.choose(now, place, self.reports.silent(now));
+        let waiting = self.in_flight();
+        limited.choose(now, place, (waiting, self.reports.silent(now)));
         let ask = tidegate_policy::Ask {
             event: tidegate_policy::Event {
                 now_ns: now.0,
@@ -264,7 +277,7 @@ impl Service {
                 priority,
                 ..tidegate_policy::Event::default()
             },
-            waiting: self.in_flight(),
+            waiting,
             ..tidegate_policy::Ask::default()
         };
         let how = tidegate_policy::Circumstances {
@@ -278,6 +291,7 @@ impl Service {
         let delayed = decision.verdict.kind == tidegate_policy::VerdictKind::Delay;
         if decision.passes && !delayed {
             self.reports.begin();
+            limited.onset.passes(now);
         }
         if decision.verdict.reason == Reason::Waiting {
             limited.refused[place] = Some(now);
@@ -293,8 +307,9 @@ impl Service {
     }
 
     /// A request that passes without a look at the limits is in flight as well.
-    pub(crate) fn passes(&self) {
+    pub(crate) fn passes(&self, now: Nanos) {
         self.reports.begin();
+        self.limited().onset.passes(now);
     }
 
     /// Counts what was decided about a request.
@@ -435,6 +450,7 @@ impl Service {
     /// Once a tick: what reports tell.
     pub(crate) fn tick(&self, now: Nanos) {
         self.reports.tick(now, self.admitted.get(), self.answered.get());
+        self.limited().onset.tick(now, self.reports.delay());
     }
 
     /// In the shape of the dataplane: each request is a connection with one exchange.
@@ -506,6 +522,15 @@ fn seats(config: &ServiceConfig, limits: &ServiceLimits) -> [u32; PRIORITIES] {
         (None, Some(low)) => max.saturating_sub(low.most),
         (None, None) => max / SEATS_PART,
     };
+    config.reserve_tokens(u32::try_from(of).unwrap_or(u32::MAX))
+}
+
+/// The same of what may wait while an overload begins.
+fn kept(config: &ServiceConfig, limits: &ServiceLimits) -> [u32; PRIORITIES] {
+    let of = limits
+        .onset
+        .zip(limits.waiting_low)
+        .map_or(0, |(onset, low)| (onset.usual + onset.most).saturating_sub(low.most));
     config.reserve_tokens(u32::try_from(of).unwrap_or(u32::MAX))
 }
 

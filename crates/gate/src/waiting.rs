@@ -79,8 +79,8 @@ impl Waiting {
         }
     }
 
-    pub(crate) fn passes(&self) {
-        self.service.passes();
+    pub(crate) fn passes(&self, now: Nanos) {
+        self.service.passes(now);
     }
 
     /// When its service has room for one more: it, or another that waits for the same service.

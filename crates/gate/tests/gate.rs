@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use tidegate_config::{Config, Registry, parse};
 use tidegate_gate::{Answer, Ask, Completed, Completion, Gate, Headers, Id, NoHeaders};
-use tidegate_model::limits::{BucketLimits, Low, ServiceLimits};
+use tidegate_model::limits::{BucketLimits, Low, Onset, ServiceLimits};
 use tidegate_model::{Canary, service_identity};
 use tidegate_policy::{Execution, Reason, SourceKey};
 use tidegate_units::{Nanos, Rate};
@@ -240,6 +240,44 @@ fn the_limit_in_flight_is_shut_from_below() {
     assert_eq!(admitted("203.0.113.1", 10), 0);
     assert_eq!(gate.totals(0).unwrap().waiting, 100);
     assert!(gate.counts(0).iter().any(|count| count.reason == Reason::Waiting));
+}
+
+/// So it is where an overload begins.
+#[test]
+fn a_beginning_is_shut_from_below() {
+    let onset = Onset {
+        pace: Rate::per_second(100.0),
+        response: Nanos::from_millis(10),
+        usual: 0,
+        most: 40,
+    };
+    let limits = ServiceLimits {
+        waiting_max: Some(100),
+        waiting_low: Some(Low { most: 20, rest: 10 }),
+        onset: Some(onset),
+        ..ServiceLimits::default()
+    };
+    let (gate, _) = gate("enforce", limits);
+    gate.tick(NOW);
+    let mut now = NOW + Nanos::SECOND;
+    let mut ask_for = |client: &str, n: usize| -> Vec<Answer> {
+        let answers = (0..n).map(|_| {
+            now += Nanos::from_millis(1);
+            gate.ask(now, &ask("/", client))
+        });
+        answers.filter(Answer::passes).collect()
+    };
+    // 20 seats are between the levels: half are reserved. Who has come just now does not count.
+    let low = ask_for("203.0.113.1", 200);
+    assert!((41..60).contains(&low.len()), "{}", low.len());
+    for answer in &low[35..] {
+        let completion = Completion { status: 200, ..Completion::default() };
+        gate.complete(NOW + Nanos::SECOND, Id::Token(answer.token.unwrap()), &completion);
+    }
+    assert_eq!(ask_for("203.0.113.1", 50).len(), 0, "30 are enough");
+    assert_eq!(gate.totals(0).unwrap().waiting, 35);
+    assert!(ask_for("198.51.100.1", 50).len() >= 5, "40 for those above");
+    assert_eq!(ask_for("203.0.113.1", 10).len(), 0);
 }
 
 #[test]

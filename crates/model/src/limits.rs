@@ -27,6 +27,10 @@ pub struct ServiceLimits {
     /// What holds once that has refused; `None`: the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_low: Option<Low>,
+    /// How more than the service can do is seen request by request; `None`: only tick by tick. For
+    /// gates that hear of each request's end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub onset: Option<Onset>,
     /// Who counts beside those that wait.
     #[serde(default, skip_serializing_if = "Pending::is_none")]
     pub pending: Pending,
@@ -67,6 +71,21 @@ pub struct Low {
     pub rest: u64,
 }
 
+/// What tells the first moment of an overload from one that is busy. What comes between two ticks may be
+/// more than the service works off in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Onset {
+    /// As many responses per second as the service has ever given lately.
+    pub pace: Rate,
+    /// What a response takes while calm.
+    pub response: Nanos,
+    /// Requests that are usually in flight.
+    pub usual: u64,
+    /// Where more than so many came faster than the pace, no more than so many may wait beyond those
+    /// that are usual or have only just come.
+    pub most: u64,
+}
+
 /// Connections that have completed their handshake and said nothing yet: a share of those beyond the
 /// usual will ask, and counts as waiting; up to what lies between the limit and [`Low`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,9 +105,10 @@ impl Pending {
 }
 
 impl ServiceLimits {
-    /// The limit in flight again as a plain one: one level, and only those that wait count.
+    /// The limit in flight again as a plain one: one level, whoever comes, and only those that wait
+    /// count.
     pub fn plain_waiting(&mut self) {
-        (self.waiting_low, self.pending) = (None, Pending::default());
+        (self.waiting_low, self.onset, self.pending) = (None, None, Pending::default());
     }
 
     /// Whether there is a limit that [`Self::min_rate`] goes past.
@@ -110,6 +130,7 @@ impl ServiceLimits {
         if (self.waiting_low, self.pending) != (before.waiting_low, before.pending) {
             self.plain_waiting();
         }
+        self.onset = self.onset.filter(|onset| before.onset == Some(*onset));
         self.accept_queue_max_q10 = match (self.accept_queue_max_q10, before.accept_queue_max_q10) {
             (0, _) | (_, 0) => 0,
             (now, then) => now.max(then),
@@ -267,6 +288,14 @@ mod tests {
         limits.pending = Pending { silent: 0, asks_q10: 1024 };
         limits.no_tighter_than(&before);
         assert_eq!(limits, before, "neither a lower level nor who counts beside");
+        let onset = |most| {
+            let (pace, response) = (Rate::per_second(50.0), Nanos::from_millis(20));
+            Some(Onset { pace, response, usual: 1, most })
+        };
+        let seen = ServiceLimits { onset: onset(128), ..before.clone() };
+        limits.onset = onset(64);
+        limits.no_tighter_than(&seen);
+        assert_eq!(limits, before, "nor by which beginning it is seen");
         let open = ServiceLimits {
             rate: None,
             loss: Some(Share::new(0.1)),

@@ -372,6 +372,8 @@ impl Detector {
                 headroom: self.headroom(),
                 tried: self.probe.beyond(),
                 excess: self.excess(0.0).1,
+                beyond_chance: self.beyond_chance(),
+                peak: self.peak,
                 known: self.peak > 0.0 && self.baseline.known_s().is_some(),
                 stalls: self.stall.holds(),
                 refused,

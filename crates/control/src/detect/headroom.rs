@@ -27,6 +27,11 @@ impl Detector {
         blind.max(OBJECTIVE_SHARE * self.objective_s * self.peak)
     }
 
+    /// Jobs above the usual that an overload brings, and neither chance nor a small burst.
+    pub(super) fn beyond_chance(&self) -> f64 {
+        (REACH_MIN * self.baseline.variability()).max(self.excess(0.0).1)
+    }
+
     /// Jobs above the usual that are let pile up before the loop has seen them.
     pub(super) fn headroom(&self) -> f64 {
         let variability = self.baseline.variability();

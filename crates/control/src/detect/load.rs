@@ -41,6 +41,10 @@ pub struct Calm {
     pub tried: f64,
     /// Jobs beyond the usual that are evidence of an overload.
     pub excess: f64,
+    /// Jobs beyond the usual that chance does not bring, nor a small burst.
+    pub beyond_chance: f64,
+    /// Exchanges completed per second at most, lately.
+    pub peak: f64,
     /// Enough was seen to know all that.
     pub known: bool,
     /// Nothing completes for a moment, or what piled up meanwhile still drains.

@@ -31,7 +31,7 @@ use crate::detect::{
 };
 use crate::{Beside, Controller, Decision, Mode, bounded, period_s};
 use tidegate_model::RATE_FLOOR;
-use tidegate_model::limits::{Cause, Low, Pending, ServiceLimits, Why};
+use tidegate_model::limits::{Cause, Low, Onset, Pending, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate};
 
@@ -112,6 +112,7 @@ impl DefaultController {
         ServiceLimits {
             waiting_max: calm.known.then_some(max as u64),
             waiting_low: low,
+            onset: low.and_then(|_| onset(&calm)),
             pending: low.map_or_else(Pending::default, |_| calm.pending),
             min_rate: Some(self.min_rate()),
             why: Why {
@@ -167,6 +168,19 @@ impl DefaultController {
             ..ServiceLimits::default()
         }
     }
+}
+
+/// By what a gate that hears of each request's end sees an overload before the next tick does. For as
+/// long as the lower level may hold, and no longer.
+fn onset(calm: &Calm) -> Option<Onset> {
+    let response = Nanos::from_secs_f64(calm.baseline_s?);
+    Some(Onset {
+        // A fading peak is no new limit each tick.
+        pace: Rate::per_second(calm.peak.ceil()),
+        response,
+        usual: calm.usual.ceil() as u64,
+        most: calm.beyond_chance.ceil() as u64,
+    })
 }
 
 /// Connections per second to admit.
@@ -260,8 +274,13 @@ mod tests {
             let (max, low) = (limits.waiting_max.unwrap(), limits.waiting_low.unwrap());
             assert!(low.rest < low.most && 2 * low.most <= max + 2, "{low:?} of {max}");
             assert!(low.rest > 2, "what is usual ends it: {low:?}");
+            let onset = limits.onset.unwrap();
+            let seen = (onset.usual, onset.most, onset.pace.get());
+            assert_eq!(seen, (2, 128, 200.0), "a burst of 100 is none");
         }
-        assert_eq!([tick(10, 1), tick(11, 1)].map(|limits| limits.waiting_low), [None, None]);
+        for limits in [tick(10, 1), tick(11, 1)] {
+            assert_eq!((limits.waiting_low, limits.onset), (None, None));
+        }
         assert!(tick(12, 0).waiting_low.is_none(), "a tick without one");
         assert!((13..16).any(|n| tick(n, 0).waiting_low.is_some()));
     }

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The beginning of an overload, request by request.
+//!
+//! The control loop needs three ticks to see an overload, and by the first of them a crowd has brought in
+//! what the service works off in a second. Here every question counts. Two families have to agree:
+//!
+//! - **balance**: more requests came than the service has ever worked off, and not by few. A sum of those who
+//!   came, less the pace at which the service responds at best, never below zero (a CUSUM, Page 1954);
+//! - **time**: as many requests are there for longer than one usually takes: those in flight, less those
+//!   who have passed within a usual response time. What is usually in flight does not count.
+//!
+//! A dependency that becomes slow, a release whose requests take longer, a moment without responses: as
+//! many come as before, so the sum stays low. Idle workers that take up a crowd: nobody is there for long.
+//! Either shows one family alone, and changes nothing.
+//!
+//! How many are few is what the controller says, and twice the largest burst that was worked off lately
+//! without an overload. Beyond it the limit in flight is there, and not at what the service answers within the
+//! objective. It is the same limit: once it has refused, its lower level holds. Where the controller gives
+//! none ([`tidegate_model::limits::Onset`]) nothing here limits anything.
+//!
+//! Reports that are late make requests look old. So their delay counts as time that is usual: the later
+//! they are, the less is seen.
+
+use tidegate_model::limits;
+use tidegate_units::Nanos;
+
+/// Parts of the time in which one who passed counts as young.
+const PARTS: usize = 16;
+/// That time is so much longer than what is usual: it does not change with every tick.
+const YOUNG: f64 = 1.25;
+/// A burst that was borne says so much about a larger one.
+const BORNE: f64 = 2.0;
+/// Seconds in which it is half forgotten: there are bursts by the minute, and by the quarter of an hour.
+const BORNE_HALF_LIFE: f64 = 600.0;
+/// The sum ends at so many times what alarms: a crowd that has left is soon forgotten.
+const SUM_MAX: f64 = 2.0;
+
+/// Who passed lately: exactly those of a time, and of up to one part more.
+#[derive(Debug)]
+struct Passed {
+    /// The last is the present part.
+    parts: [u64; PARTS + 1],
+    since: Nanos,
+    part: Nanos,
+    /// They have been counted so from this time on.
+    from: Nanos,
+}
+
+impl Default for Passed {
+    fn default() -> Self {
+        Self { parts: [0; PARTS + 1], since: Nanos::ZERO, part: Nanos(1), from: Nanos::ZERO }
+    }
+}
+
+impl Passed {
+    /// Counts those within this time at least. Who passed before is not known of a longer one.
+    fn within(&mut self, now: Nanos, time: Nanos) {
+        let held = self.part.0 * PARTS as u64;
+        if time.0 > held || time.0 < held / 2 {
+            let part = time.as_secs_f64() * YOUNG / PARTS as f64;
+            *self = Self { from: now, since: now, ..Self::default() };
+            self.part = Nanos::from_secs_f64(part).max(Nanos(1));
+        }
+    }
+
+    fn go_on(&mut self, now: Nanos) {
+        let over = now.since(self.since).0 / self.part.0;
+        if over > PARTS as u64 {
+            self.parts = [0; PARTS + 1];
+        } else {
+            for _ in 0..over {
+                self.parts.rotate_left(1);
+                self.parts[PARTS] = 0;
+            }
+        }
+        self.since = Nanos(self.since.0 + over * self.part.0);
+    }
+
+    /// How many they are; `None`: not known yet.
+    fn all(&mut self, now: Nanos) -> Option<u64> {
+        self.go_on(now);
+        let known = now.since(self.from).0 >= self.part.0 * PARTS as u64;
+        known.then(|| self.parts.iter().sum())
+    }
+}
+
+/// What one service shows of it.
+#[derive(Debug, Default)]
+pub(crate) struct Onset {
+    limits: Option<limits::Onset>,
+    passed: Passed,
+    /// Those who came beyond the pace, at this time.
+    sum: f64,
+    at: Nanos,
+    /// The largest burst that was borne, when that was, and the one that is not worked off yet.
+    borne: f64,
+    borne_at: Nanos,
+    stands: f64,
+}
+
+impl Onset {
+    /// What the controller says; what stands in an overload was not borne.
+    pub(crate) fn set(&mut self, limits: Option<limits::Onset>, shedding: bool) {
+        self.limits = limits;
+        if shedding {
+            self.stands = 0.0;
+        }
+    }
+
+    /// Once a tick: how late reports are.
+    pub(crate) fn tick(&mut self, now: Nanos, late: Nanos) {
+        if let Some(limits) = self.limits {
+            self.passed.within(now, Nanos(limits.response.0 + late.0));
+        }
+    }
+
+    /// Somebody asks while so many are in flight. How many may be; `None`: no overload begins here.
+    pub(crate) fn asks(&mut self, now: Nanos, waiting: u64) -> Option<u64> {
+        let limits = self.limits?;
+        let most = (BORNE * self.borne(now)).max(limits.most as f64);
+        let worked_off = limits.pace.get() * now.since(self.at).as_secs_f64();
+        self.at = self.at.max(now);
+        self.sum = ((self.sum - worked_off).max(0.0) + 1.0).min(SUM_MAX * most);
+        let young = self.passed.all(now)?.max(limits.usual);
+        let old = waiting.saturating_sub(young) as f64;
+        if old > 0.0 {
+            self.stands = self.stands.max(old.min(self.sum));
+        } else if self.stands > 0.0 {
+            self.borne = self.borne(now).max(self.stands);
+            (self.borne_at, self.stands) = (now, 0.0);
+        }
+        (self.sum > most).then_some(young.saturating_add(most as u64))
+    }
+
+    /// Somebody has passed.
+    pub(crate) fn passes(&mut self, now: Nanos) {
+        self.passed.go_on(now);
+        self.passed.parts[PARTS] += 1;
+    }
+
+    fn borne(&self, now: Nanos) -> f64 {
+        self.borne * (-now.since(self.borne_at).as_secs_f64() / BORNE_HALF_LIFE).exp2()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_units::Rate;
+
+    /// A service of 100/s whose responses take 20 ms, ten seconds after its start.
+    fn onset(late_ms: u64) -> Onset {
+        let mut onset = Onset::default();
+        let (pace, response) = (Rate::per_second(100.0), Nanos::from_millis(20));
+        onset.set(Some(limits::Onset { pace, response, usual: 2, most: 40 }), false);
+        onset.tick(Nanos::ZERO, Nanos::from_millis(late_ms));
+        onset
+    }
+
+    /// So many ask within a second from second 10 on and pass, while `waiting` are in flight after so
+    /// many of them. The first for whom that is too many.
+    fn first(onset: &mut Onset, many: u64, waiting: fn(u64) -> u64) -> Option<u64> {
+        (0..many).find(|n| {
+            let now = Nanos(Nanos::from_secs(10).0 + n * Nanos::SECOND.0 / many);
+            let full = onset.asks(now, waiting(*n)).is_some_and(|most| waiting(*n) >= most);
+            onset.passes(now);
+            full
+        })
+    }
+
+    #[test]
+    fn it_takes_those_who_come_and_those_who_stay() {
+        assert_eq!(first(&mut onset(0), 100, |_| 500), None, "as many come as are served");
+        assert_eq!(first(&mut onset(0), 1000, |_| 40), None, "nobody stays");
+        assert_eq!(first(&mut onset(0), 1000, |n| n.min(20)), None, "nor here");
+        let begins = first(&mut onset(0), 1000, |n| n - n / 10);
+        assert!(begins.is_some_and(|n| (60..85).contains(&n)), "{begins:?}");
+        let mut none = onset(0);
+        none.set(None, false);
+        assert_eq!(first(&mut none, 1000, |n| n), None);
+    }
+
+    /// Reports that are late hide who has left.
+    #[test]
+    fn what_is_late_is_seen_late_or_never() {
+        let begins = |late_ms| first(&mut onset(late_ms), 1000, |n| n - n / 10);
+        assert!(begins(100) > begins(0), "{:?}", begins(100));
+        assert_eq!(begins(1000), None);
+        let mut onset = onset(0);
+        onset.tick(Nanos::from_secs(10), Nanos::from_millis(500));
+        let few = first(&mut onset, 1000, |n| n - n / 10);
+        assert!(few.is_none_or(|n| n > 500), "who passed before is not known: {few:?}");
+    }
+
+    /// Twice a burst that was worked off is few, and one that ended in an overload says nothing.
+    #[test]
+    fn a_burst_that_was_borne_is_known() {
+        for (sheds, known) in [(false, true), (true, false)] {
+            let mut onset = onset(0);
+            let burst = |onset: &mut Onset, second: u64, many: u64| {
+                let now = Nanos::from_secs(second);
+                (0..many).filter(|n| onset.asks(now, *n).is_some_and(|most| *n >= most)).count()
+            };
+            assert_eq!(burst(&mut onset, 10, 40), 0);
+            onset.set(onset.limits, sheds);
+            onset.asks(Nanos::from_secs(11), 0);
+            let lost = burst(&mut onset, 20, 70);
+            assert_eq!(lost == 0, known, "{lost} of 70");
+            onset.asks(Nanos::from_secs(21), 0);
+            assert!(burst(&mut onset, 20_000, 70) > 0, "hours later it is forgotten");
+        }
+    }
+}

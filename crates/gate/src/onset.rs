@@ -4,7 +4,7 @@
 //! The control loop needs three ticks to see an overload, and by the first of them a crowd has brought in
 //! what the service works off in a second. Here every question counts. Two families have to agree:
 //!
-//! - **balance**: more requests came than the service has ever worked off, and not by few. A sum of those who
+//! - **balance**: more requests came than the service works off at its best, and not by few. A sum of those who
 //!   came, less the pace at which the service responds at best, never below zero (a CUSUM, Page 1954);
 //! - **time**: as many requests are there for longer than one usually takes: those in flight, less those
 //!   who have passed within a usual response time. What is usually in flight does not count.
@@ -30,8 +30,19 @@ const PARTS: usize = 16;
 const YOUNG: f64 = 1.25;
 /// A burst that was borne says so much about a larger one.
 const BORNE: f64 = 2.0;
-/// Seconds in which it is half forgotten: there are bursts by the minute, and by the quarter of an hour.
-const BORNE_HALF_LIFE: f64 = 600.0;
+/// Seconds in which it is half forgotten: what comes once a day is still known.
+const BORNE_HALF_LIFE: f64 = 86_400.0;
+/// Where so many should have come and nobody did, that is no chance (e^-16): they were held up, and come
+/// together.
+const HELD_UP: f64 = 16.0;
+/// Seconds of which what was held up comes, at most.
+const HELD_UP_SECONDS: f64 = 3.0;
+/// Seconds in which the rate of those who ask is averaged.
+const RATE_SECONDS: f64 = 1.0;
+/// What responses take lately is the least of their means of so many seconds, and of those before.
+const TOOK: Nanos = Nanos::from_secs(10);
+/// A tick that is so many times as late as the one before is missing.
+const OVERDUE: u64 = 2;
 /// The sum ends at so many times what alarms: a crowd that has left is soon forgotten.
 const SUM_MAX: f64 = 2.0;
 
@@ -84,12 +95,74 @@ impl Passed {
     }
 }
 
+/// What responses take lately: a release may have made all of them longer, and the baseline follows for
+/// minutes.
+#[derive(Debug, Default)]
+struct Took {
+    since: Nanos,
+    /// The least mean since then, and in the time before.
+    least: Option<Nanos>,
+    before: Option<Nanos>,
+}
+
+impl Took {
+    fn see(&mut self, now: Nanos, mean: Nanos) {
+        if now.since(self.since) >= TOOK {
+            (self.before, self.least, self.since) = (self.least, None, now);
+        }
+        self.least = Some(self.least.map_or(mean, |least| least.min(mean)));
+    }
+
+    fn lately(&self) -> Nanos {
+        [self.least, self.before].into_iter().flatten().min().unwrap_or_default()
+    }
+}
+
+/// When the control loop was here, and how many asked since.
+#[derive(Debug, Default)]
+struct Ticks {
+    at: Nanos,
+    period: Nanos,
+    /// It was late: what was decided may be old.
+    late: bool,
+    asked: u64,
+    /// Those who ask per second.
+    rate: f64,
+}
+
+impl Ticks {
+    fn tick(&mut self, now: Nanos) {
+        let period = now.since(std::mem::replace(&mut self.at, now));
+        self.late = period.0 > OVERDUE * self.period.0;
+        self.period = period;
+        // A moment without anybody says nothing of the rate: they may be held up.
+        let asked = std::mem::take(&mut self.asked);
+        if asked > 0 && period > Nanos::ZERO {
+            let keep = (-period.as_secs_f64() / RATE_SECONDS).exp();
+            self.rate = keep * self.rate + (1.0 - keep) * asked as f64 / period.as_secs_f64();
+        }
+    }
+
+    fn are_missing(&self, now: Nanos) -> bool {
+        self.late || now.since(self.at).0 > OVERDUE * self.period.0
+    }
+}
+
+/// How many may be in flight where an overload begins, and how many of them beyond who is usual or young.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Most {
+    pub(crate) all: u64,
+    pub(crate) beyond: u64,
+}
+
 /// What one service shows of it.
 #[derive(Debug, Default)]
 pub(crate) struct Onset {
     limits: Option<limits::Onset>,
     passed: Passed,
-    /// Those who came beyond the pace, at this time.
+    took: Took,
+    ticks: Ticks,
+    /// Those who came beyond the pace, at this time; below zero: who was held up may come beyond it.
     sum: f64,
     at: Nanos,
     /// The largest burst that was borne, when that was, and the one that is not worked off yet.
@@ -107,20 +180,27 @@ impl Onset {
         }
     }
 
-    /// Once a tick: how late reports are.
-    pub(crate) fn tick(&mut self, now: Nanos, late: Nanos) {
+    /// Once a tick: how late reports are, and what responses took of the server lately.
+    pub(crate) fn tick(&mut self, now: Nanos, late: Nanos, took: Nanos) {
+        self.ticks.tick(now);
         if let Some(limits) = self.limits {
-            self.passed.within(now, Nanos(limits.response.0 + late.0));
+            // While more comes than completes a queue would excuse itself.
+            if self.sum < limits.most as f64 / 2.0 {
+                self.took.see(now, took);
+            }
+            let response = limits.response.max(self.took.lately());
+            self.passed.within(now, Nanos(response.0 + late.0));
         }
     }
 
     /// Somebody asks while so many are in flight. How many may be; `None`: no overload begins here.
-    pub(crate) fn asks(&mut self, now: Nanos, waiting: u64) -> Option<u64> {
+    pub(crate) fn asks(&mut self, now: Nanos, waiting: u64) -> Option<Most> {
+        let silent_s = now.since(self.at).as_secs_f64();
+        self.at = self.at.max(now);
+        self.ticks.asked += 1;
         let limits = self.limits?;
         let most = (BORNE * self.borne(now)).max(limits.most as f64);
-        let worked_off = limits.pace.get() * now.since(self.at).as_secs_f64();
-        self.at = self.at.max(now);
-        self.sum = ((self.sum - worked_off).max(0.0) + 1.0).min(SUM_MAX * most);
+        self.sum = self.summed(silent_s, limits.pace.get()).min(SUM_MAX * most);
         let young = self.passed.all(now)?.max(limits.usual);
         let old = waiting.saturating_sub(young) as f64;
         if old > 0.0 {
@@ -129,7 +209,24 @@ impl Onset {
             self.borne = self.borne(now).max(self.stands);
             (self.borne_at, self.stands) = (now, 0.0);
         }
-        (self.sum > most).then_some(young.saturating_add(most as u64))
+        let begins = self.sum > most && !self.ticks.are_missing(now);
+        let beyond = most as u64;
+        begins.then(|| Most { all: young.saturating_add(beyond), beyond })
+    }
+
+    /// The sum with one more, after a silence.
+    fn summed(&self, silent_s: f64, pace: f64) -> f64 {
+        let held_up = self.ticks.rate * silent_s.min(HELD_UP_SECONDS);
+        let worked_off = pace * silent_s;
+        let before = if held_up >= HELD_UP {
+            (self.sum + worked_off).min(-held_up)
+        } else if self.sum < 0.0 {
+            // It is owed for as long as it takes to come.
+            (self.sum + worked_off).min(0.0)
+        } else {
+            (self.sum - worked_off).max(0.0)
+        };
+        before + 1.0
     }
 
     /// Somebody has passed.
@@ -153,8 +250,17 @@ mod tests {
         let mut onset = Onset::default();
         let (pace, response) = (Rate::per_second(100.0), Nanos::from_millis(20));
         onset.set(Some(limits::Onset { pace, response, usual: 2, most: 40 }), false);
-        onset.tick(Nanos::ZERO, Nanos::from_millis(late_ms));
+        ticks(&mut onset, 1, late_ms);
+        ticks(&mut onset, 6, late_ms);
         onset
+    }
+
+    /// Three ticks before that second.
+    fn ticks(onset: &mut Onset, second: u64, late_ms: u64) {
+        for before in [2000, 1000, 0] {
+            let now = Nanos(Nanos::from_secs(second + 3).0 - Nanos::from_millis(before).0);
+            onset.tick(now, Nanos::from_millis(late_ms), Nanos::ZERO);
+        }
     }
 
     /// So many ask within a second from second 10 on and pass, while `waiting` are in flight after so
@@ -162,7 +268,7 @@ mod tests {
     fn first(onset: &mut Onset, many: u64, waiting: fn(u64) -> u64) -> Option<u64> {
         (0..many).find(|n| {
             let now = Nanos(Nanos::from_secs(10).0 + n * Nanos::SECOND.0 / many);
-            let full = onset.asks(now, waiting(*n)).is_some_and(|most| waiting(*n) >= most);
+            let full = onset.asks(now, waiting(*n)).is_some_and(|most| waiting(*n) >= most.all);
             onset.passes(now);
             full
         })
@@ -187,9 +293,34 @@ mod tests {
         assert!(begins(100) > begins(0), "{:?}", begins(100));
         assert_eq!(begins(1000), None);
         let mut onset = onset(0);
-        onset.tick(Nanos::from_secs(10), Nanos::from_millis(500));
+        onset.tick(Nanos::from_secs(10), Nanos::from_millis(500), Nanos::ZERO);
         let few = first(&mut onset, 1000, |n| n - n / 10);
         assert!(few.is_none_or(|n| n > 500), "who passed before is not known: {few:?}");
+    }
+
+    /// Where the gate or its proxy stands still, all who would have come ask at once. Nor does a limit
+    /// hold that nobody has looked at for two ticks.
+    #[test]
+    fn what_was_held_up_is_no_crowd() {
+        let begins = |held_up_ms: u64, tick_ms: u64| {
+            let mut onset = onset(0);
+            let at = |ms: u64| Nanos(Nanos::from_secs(10).0 + Nanos::from_millis(ms).0);
+            for ms in 0..1000 {
+                if ms % tick_ms == 0 {
+                    onset.tick(at(ms), Nanos::ZERO, Nanos::ZERO);
+                }
+                if ms % 10 == 0 {
+                    assert_eq!(onset.asks(at(ms), 1), None);
+                }
+            }
+            onset.tick(at(1000), Nanos::ZERO, Nanos::ZERO);
+            onset.tick(at(1000 + tick_ms), Nanos::ZERO, Nanos::ZERO);
+            (0..200).find(|n| onset.asks(at(1000 + held_up_ms), 60 + n).is_some())
+        };
+        let (new, held_up) = (begins(150, 100), begins(1000, 1000));
+        assert!(new.is_some_and(|n| n < 60), "{new:?}");
+        assert!(held_up.is_none_or(|n| n > 100), "{held_up:?}");
+        assert_eq!(begins(1000, 100), None, "no tick for 0.9 s");
     }
 
     /// Twice a burst that was worked off is few, and one that ended in an overload says nothing.
@@ -198,8 +329,9 @@ mod tests {
         for (sheds, known) in [(false, true), (true, false)] {
             let mut onset = onset(0);
             let burst = |onset: &mut Onset, second: u64, many: u64| {
+                ticks(onset, second - 3, 0);
                 let now = Nanos::from_secs(second);
-                (0..many).filter(|n| onset.asks(now, *n).is_some_and(|most| *n >= most)).count()
+                (0..many).filter(|n| onset.asks(now, *n).is_some_and(|most| *n >= most.all)).count()
             };
             assert_eq!(burst(&mut onset, 10, 40), 0);
             onset.set(onset.limits, sheds);
@@ -207,7 +339,7 @@ mod tests {
             let lost = burst(&mut onset, 20, 70);
             assert_eq!(lost == 0, known, "{lost} of 70");
             onset.asks(Nanos::from_secs(21), 0);
-            assert!(burst(&mut onset, 20_000, 70) > 0, "hours later it is forgotten");
+            assert!(burst(&mut onset, 1_000_000, 70) > 0, "days later it is forgotten");
         }
     }
 }

@@ -291,10 +291,12 @@ impl Reports {
         f64::from_bits(self.throughput.load(Relaxed))
     }
 
-    /// How late reports are, on average.
-    pub(crate) fn delay(&self) -> Nanos {
+    /// How late reports are on average, and what responses take of the server, the margin at most.
+    pub(crate) fn usual(&self) -> (Nanos, Nanos) {
         let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-        Nanos::from_secs_f64(pace.delay_s())
+        let margin = Nanos(self.margin_ns.load(Relaxed));
+        let took_s = pace.took.mean_up_to(margin.as_secs_f64());
+        (Nanos::from_secs_f64(pace.delay_s()), Nanos::from_secs_f64(took_s))
     }
 
     /// Once a tick: how fast, how long, how late, how many are dead. The totals are those of the service.

@@ -84,8 +84,8 @@ struct Limited {
     /// they would move the level of thresholds.
     in_flight: [InFlight; PRIORITIES],
     onset: Onset,
-    /// The same seats, of what may wait while an overload begins.
-    kept: [u32; PRIORITIES],
+    /// The share of what may wait beyond the usual while an overload begins that this priority must leave.
+    kept: [f64; PRIORITIES],
     min_rate: Option<Rate>,
     /// When the limit in flight has refused each priority.
     refused: [Option<Nanos>; PRIORITIES],
@@ -96,7 +96,7 @@ struct Limited {
 impl Limited {
     /// The limits that hold for this priority while so many are in flight. Past a full limit goes the highest priority that came
     /// within an interval: else it would be who comes first, which is nearly always the lowest.
-    fn choose(&mut self, now: Nanos, priority: usize, (waiting, silent): (u64, bool)) {
+    fn choose(&mut self, now: Nanos, priority: usize, (waiting, silent): (Option<u64>, bool)) {
         let least = Rate::per_second(SILENT_RATE);
         let min_rate = self.min_rate.map(|rate| if silent && rate < least { least } else { rate });
         let interval = |rate: Rate| Nanos::from_secs_f64(1.0 / rate.get());
@@ -106,8 +106,9 @@ impl Limited {
         });
         let mut limits = *self.chain.limits();
         limits.in_flight = self.in_flight[priority];
-        if let Some(most) = self.onset.asks(now, waiting) {
-            let most = u32::try_from(most).unwrap_or(u32::MAX).saturating_sub(self.kept[priority]);
+        if let Some(most) = waiting.and_then(|waiting| self.onset.asks(now, waiting)) {
+            let kept = self.kept[priority] * most.beyond as f64;
+            let most = u32::try_from(most.all.saturating_sub(kept as u64)).unwrap_or(u32::MAX);
             limits.in_flight.max = limits.in_flight.max.min(most.max(1));
         }
         limits.set_min_rate(min_rate.filter(|_| !yields).map(MinRate::per));
@@ -169,7 +170,7 @@ impl Service {
                 chain,
                 in_flight: [InFlight::default(); PRIORITIES],
                 onset: Onset::default(),
-                kept: [0; PRIORITIES],
+                kept: [0.0; PRIORITIES],
                 min_rate: None,
                 refused: [None; PRIORITIES],
                 shadow: false,
@@ -235,7 +236,7 @@ impl Service {
         let mut limited = self.limited();
         limited.in_flight = by_priority;
         limited.onset.set(limits.onset.filter(|_| params.is_ok()), limits.why.shedding);
-        limited.kept = kept(config, limits);
+        limited.kept = kept(config);
         limited.min_rate = limits.min_rate.filter(|rate| params.is_ok() && rate.get() > 0.0);
         limited.chain.set(chain);
         limited.shadow = config.mode == tidegate_model::Mode::Shadow;
@@ -269,7 +270,8 @@ impl Service {
         let mut limited = self.limited();
         let place = usize::from(priority) % PRIORITIES;
         let waiting = self.in_flight();
-        limited.choose(now, place, (waiting, self.reports.silent(now)));
+        let known = (!self.reports.missing()).then_some(waiting);
+        limited.choose(now, place, (known, self.reports.silent(now)));
         let ask = tidegate_policy::Ask {
             event: tidegate_policy::Event {
                 now_ns: now.0,
@@ -309,7 +311,10 @@ impl Service {
     /// A request that passes without a look at the limits is in flight as well.
     pub(crate) fn passes(&self, now: Nanos) {
         self.reports.begin();
-        self.limited().onset.passes(now);
+        // One that is not counted looks old, and this one is rare: no wait for the lock.
+        if let Ok(mut limited) = self.limited.try_lock() {
+            limited.onset.passes(now);
+        }
     }
 
     /// Counts what was decided about a request.
@@ -450,7 +455,8 @@ impl Service {
     /// Once a tick: what reports tell.
     pub(crate) fn tick(&self, now: Nanos) {
         self.reports.tick(now, self.admitted.get(), self.answered.get());
-        self.limited().onset.tick(now, self.reports.delay());
+        let (late, took) = self.reports.usual();
+        self.limited().onset.tick(now, late, took);
     }
 
     /// In the shape of the dataplane: each request is a connection with one exchange.
@@ -525,13 +531,10 @@ fn seats(config: &ServiceConfig, limits: &ServiceLimits) -> [u32; PRIORITIES] {
     config.reserve_tokens(u32::try_from(of).unwrap_or(u32::MAX))
 }
 
-/// The same of what may wait while an overload begins.
-fn kept(config: &ServiceConfig, limits: &ServiceLimits) -> [u32; PRIORITIES] {
-    let of = limits
-        .onset
-        .zip(limits.waiting_low)
-        .map_or(0, |(onset, low)| (onset.usual + onset.most).saturating_sub(low.most));
-    config.reserve_tokens(u32::try_from(of).unwrap_or(u32::MAX))
+/// The share that each priority must leave of what may wait while an overload begins.
+fn kept(config: &ServiceConfig) -> [f64; PRIORITIES] {
+    const OF: u32 = 1 << 16;
+    config.reserve_tokens(OF).map(|kept| f64::from(kept) / f64::from(OF))
 }
 
 /// One bucket of request rules.

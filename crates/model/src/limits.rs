@@ -75,7 +75,7 @@ pub struct Low {
 /// more than the service works off in a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Onset {
-    /// As many responses per second as the service has ever given lately.
+    /// As many responses per second as the service has given at most in the last minutes.
     pub pace: Rate,
     /// What a response takes while calm.
     pub response: Nanos,

@@ -373,7 +373,7 @@ impl Detector {
                 tried: self.probe.beyond(),
                 excess: self.excess(0.0).1,
                 beyond_chance: self.beyond_chance(),
-                peak: self.peak,
+                peak: (self.history.len() >= LASTING_TICKS).then_some(self.peak),
                 known: self.peak > 0.0 && self.baseline.known_s().is_some(),
                 stalls: self.stall.holds(),
                 refused,

@@ -43,8 +43,9 @@ pub struct Calm {
     pub excess: f64,
     /// Jobs beyond the usual that chance does not bring, nor a small burst.
     pub beyond_chance: f64,
-    /// Exchanges completed per second at most, lately.
-    pub peak: f64,
+    /// Exchanges completed per second at most, lately; `None` within a second of a start, a gap or an
+    /// overload, from which on they are counted.
+    pub peak: Option<f64>,
     /// Enough was seen to know all that.
     pub known: bool,
     /// Nothing completes for a moment, or what piled up meanwhile still drains.

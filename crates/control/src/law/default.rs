@@ -176,7 +176,7 @@ fn onset(calm: &Calm) -> Option<Onset> {
     let response = Nanos::from_secs_f64(calm.baseline_s?);
     Some(Onset {
         // A fading peak is no new limit each tick.
-        pace: Rate::per_second(calm.peak.ceil()),
+        pace: Rate::per_second(calm.peak?.ceil()),
         response,
         usual: calm.usual.ceil() as u64,
         most: calm.beyond_chance.ceil() as u64,

@@ -49,6 +49,7 @@ fn main() -> Result<(), String> {
         "reply",
         "syn",
         "request",
+        "router",
         "abi",
         "vmlinux",
         "builder.rs",
@@ -56,6 +57,7 @@ fn main() -> Result<(), String> {
         "../policy/contract",
         "../policy/chain",
         "../policy/algo",
+        "../policy/router",
         "../policy/policies.h",
         "../policy/policies.def",
         "../policy/reasons.def",
@@ -77,6 +79,7 @@ fn generate(root: &Path, file: &Path) -> Result<(), String> {
     let bindings = bindings::bindings(CONVENTIONS)
         .header(header("vmlinux/vmlinux.h"))
         .header(header("abi/request.h"))
+        .header(header("abi/router.h"))
         // Only the bodies of inline functions call helpers, and no function is bound.
         .clang_args(["--target=bpf", "-Wno-implicit-function-declaration"])
         .allowlist_file(".*/abi/[a-z]+\\.h")
@@ -84,6 +87,7 @@ fn generate(root: &Path, file: &Path) -> Result<(), String> {
             "tg_(chain|bucket_copy|policy_stats|cohort|senders|request_chain|state|request_state)",
         )
         .allowlist_type("tg_(bucket|bucket_params|event|verdict)|bpf_spin_lock|xdp_md")
+        .allowlist_type("tg_durations")
         .allowlist_recursively(false)
         .blocklist_type("tg_.*__bindgen_ty_.*")
         .opaque_type("tg_(params|policy_stats|state|request_state|limits_row)")

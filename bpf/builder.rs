@@ -7,8 +7,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The objects, by the names of their sources in `hook/`.
-pub(crate) const HOOKS: [&str; 8] =
-    ["xdp", "tc", "egress", "heartbeat", "replay", "request_in", "request_out", "sweep"];
+pub(crate) const HOOKS: [&str; 11] = [
+    "xdp",
+    "tc",
+    "egress",
+    "heartbeat",
+    "replay",
+    "request_in",
+    "request_out",
+    "sweep",
+    "router_in",
+    "router_out",
+    "router_sweep",
+];
 
 /// Compilers in order of preference, where `TIDEGATE_CLANG` does not name one.
 const CLANGS: [&str; 5] = ["clang-19", "clang-22", "clang-16", "clang-14", "clang"];

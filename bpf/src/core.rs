@@ -552,7 +552,7 @@ fn next_gauge(index: usize, old: u8, same: bool) -> u8 {
     base + n
 }
 
-fn seed() -> Result<[u64; 2], Error> {
+pub(crate) fn seed() -> Result<[u64; 2], Error> {
     let path = "/dev/urandom";
     let mut bytes = [0_u8; 16];
     File::open(path)

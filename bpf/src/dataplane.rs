@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The dataplane in place: core, hooks, pins.
 
-use crate::attach::{self, Attached, Bound};
+use crate::attach::{self, Attached, Bound, Hook, Role};
 use crate::core::Core;
 use crate::objects::Objects;
+use crate::syscall::Side;
 use crate::{Error, Interface, Plan, maps, pins, programs};
 use libbpf_rs::{MapCore, MapFlags};
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_policy::Lease;
@@ -290,6 +292,16 @@ impl Dataplane {
     pub fn needs_attach(&self, plan: &Plan) -> bool {
         let rules_come = plan.has_rules() && !self.bound.iter().all(Bound::has_requests);
         !self.is_attached_as(plan) || rules_come || self.can_mend()
+    }
+
+    /// The last of our links in the chain of a side of tcx; `None`: we have none there.
+    pub(crate) fn last_at_tcx(&self, interface: &Interface, side: Side) -> Option<&OwnedFd> {
+        let bound = self.bound.iter().find(|bound| same(&bound.interface, interface))?;
+        let last_first = match side {
+            Side::Ingress => [Role::Requests, Role::Judge],
+            Side::Egress => [Role::Answers, Role::Watch],
+        };
+        last_first.into_iter().find_map(|role| bound.link(Hook::Tcx, role))
     }
 
     /// How each interface is attached, in the order of the plan.

@@ -35,6 +35,7 @@ mod removal;
 mod request_read;
 mod request_state;
 mod requests;
+mod router;
 mod rules;
 mod sources;
 mod swapped;
@@ -59,6 +60,9 @@ pub use plan::{Interface, Plan, Settings, action_of, policy_of};
 pub use read::{Count, Passed, Sample};
 pub use removal::{InForce, Leftovers, Removal, Whose, leftovers, remove_all};
 pub use requests::{BucketParams, RequestReason, RuleCount};
+#[doc(hidden)]
+pub use router::RouterHooks;
+pub use router::{Router, RouterLosses, RouterObjects, RouterTimes};
 pub use switch::release;
 pub use tables::TableLosses;
 /// The types that plans and limits are made of.

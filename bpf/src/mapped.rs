@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use zerocopy::FromBytes;
 
 /// The values of an array that can be mapped, one behind the other.
+#[derive(Debug)]
 pub(crate) struct Mapped {
     at: *mut c_void,
     bytes: usize,

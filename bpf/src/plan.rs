@@ -14,7 +14,7 @@ use tidegate_units::Nanos;
 
 /// Bytes that a hash of the kernel takes for an entry beside its value: the element's head and key,
 /// a bucket, its place in the list of free ones (Linux 6.1 to 6.18, x86-64).
-const HASH_BYTES: usize = 48 + 8 + 16;
+pub(crate) const HASH_BYTES: usize = 48 + 8 + 16;
 
 /// What is protected, where, and how.
 #[derive(Clone, Debug, Default)]

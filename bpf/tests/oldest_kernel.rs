@@ -13,7 +13,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use support::object::{COMPILERS, Insn, instructions, objects, require_root};
+use support::object::{COMPILERS, Insn, instructions, objects, require_root, router_objects};
 
 const CLASS_MASK: u8 = 0x07;
 const CLASS_LDX: u8 = 0x01;
@@ -167,7 +167,7 @@ fn what_every_compiler_makes_is_what_linux_6_1_takes() {
     require_root();
     let mut wrong = Vec::new();
     for compiler in COMPILERS {
-        let made = objects(compiler);
+        let (made, router) = (objects(compiler), router_objects(compiler));
         let hooks = [
             ("xdp", made.xdp),
             ("tc", made.tc),
@@ -177,6 +177,9 @@ fn what_every_compiler_makes_is_what_linux_6_1_takes() {
             ("request_in", made.request_in),
             ("request_out", made.request_out),
             ("sweep", made.sweep),
+            ("router_in", router.ingress),
+            ("router_out", router.egress),
+            ("router_sweep", router.sweep),
         ];
         for (hook, bytes) in hooks {
             for insns in instructions(&bytes) {

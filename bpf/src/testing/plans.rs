@@ -3,8 +3,8 @@
 
 use crate::Plan;
 use tidegate_config::{
-    BucketConfig, Config, ControlledResource, PolicyConfig, Refusal, RequestsConfig, RuleConfig,
-    ServiceConfig, Tables,
+    BucketConfig, Config, ControlledResource, PolicyConfig, Refusal, RequestsConfig, RouterConfig,
+    RuleConfig, ServiceConfig, Tables,
 };
 use tidegate_model::{Listen, Mode};
 use tidegate_policy::{Action, Policy};
@@ -74,4 +74,15 @@ fn no_subject(bucket: Option<&str>) -> RuleConfig {
 #[must_use]
 pub fn tables(size: u32) -> Tables {
     Tables { handshakes: size, connections: size, requests: size, ..Tables::default() }
+}
+
+/// A router that looks for destinations there, with small tables.
+#[must_use]
+pub fn router(destinations: &[&str]) -> RouterConfig {
+    RouterConfig {
+        destinations: destinations.iter().map(|text| parsed(text)).collect(),
+        connections: 1024,
+        destinations_max: 16,
+        sample: 1,
+    }
 }

@@ -13,6 +13,7 @@ use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, Program, ProgramInput}
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tidegate_bpf::RouterObjects;
 use tidegate_bpf::testing::Objects;
 
 /// Every compiler that builds the dataplane; `cargo xtask setup` installs them all.
@@ -52,10 +53,10 @@ fn made_from(compiler: &str) -> Vec<Vec<u8>> {
     read.chain([version.stdout]).collect()
 }
 
-/// The hooks as another compiler makes them. It takes 6 s of CPU, so they are kept for other tests.
-pub fn objects(compiler: &str) -> Objects {
+/// Compiles a hook with another compiler, or takes what was kept of that.
+fn compiled(compiler: &str) -> impl Fn(&str) -> Vec<u8> + use<'_> {
     let from = made_from(compiler);
-    let compile = |hook: &str| {
+    move |hook: &str| {
         let object = kept(&format!("{compiler}-{hook}"), &from, |dir| {
             let object = dir.join("made.o");
             let made = builder::compile(&root().join("bpf"), hook, Path::new(compiler), &object);
@@ -63,7 +64,22 @@ pub fn objects(compiler: &str) -> Objects {
             object
         });
         std::fs::read(object).unwrap()
-    };
+    }
+}
+
+/// The programs of a router's measurement as another compiler makes them.
+pub fn router_objects(compiler: &str) -> RouterObjects {
+    let compile = compiled(compiler);
+    RouterObjects {
+        ingress: compile("router_in"),
+        egress: compile("router_out"),
+        sweep: compile("router_sweep"),
+    }
+}
+
+/// The hooks as another compiler makes them. It takes 6 s of CPU, so they are kept for other tests.
+pub fn objects(compiler: &str) -> Objects {
+    let compile = compiled(compiler);
     Objects {
         xdp: compile("xdp"),
         tc: compile("tc"),

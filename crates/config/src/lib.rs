@@ -20,6 +20,7 @@ mod namespace;
 mod presets;
 mod reference;
 mod requests;
+mod router;
 mod schema;
 mod shape;
 mod suggest;
@@ -46,6 +47,9 @@ pub use namespace::namespace_path;
 pub use presets::Preset;
 pub use reference::{bounds, reference};
 pub use requests::*;
+pub use router::{
+    ROUTER_CONNECTIONS_RANGE, ROUTER_DESTINATIONS_MAX, ROUTER_KNOWN_RANGE, RouterConfig,
+};
 pub use schema::schema;
 pub use shape::Places;
 pub use system::{Finding, SystemFault};

@@ -8,6 +8,7 @@ use super::gateways::{AgentCheckConfig, GATEWAYS_MAX, GatewayConfig};
 use super::named::{self, Named};
 use super::presets::Preset;
 use super::requests::{ControlVariant, GAIN_RANGE, RequestsConfig};
+use super::router::RouterConfig;
 use super::text::{self, HttpAddress};
 use super::throttle::{
     LevelSignal, PriorityConfig, SEVERITIES_MAX, SeverityConfig, TOLERANCE_MAX, Threshold,
@@ -94,6 +95,9 @@ pub struct Config {
     /// Limits of services as BGP FlowSpec routes for routers that are not ours; without it there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flowspec: Option<FlowspecConfig>,
+    /// What a router measures of the servers behind it; without it nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router: Option<RouterConfig>,
 }
 
 /// One interface.

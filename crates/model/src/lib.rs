@@ -16,6 +16,7 @@ mod mode;
 mod namespace;
 pub mod record;
 pub mod remote;
+pub mod router;
 pub mod shadow;
 pub mod signals;
 pub mod snapshot;

@@ -18,7 +18,7 @@ const ANY: &str = "";
 const ABI: &str = "bpf/abi/";
 const KERNEL: &str = "bpf/vmlinux/";
 
-const LAW: [Row; 18] = [
+const LAW: [Row; 19] = [
     Row {
         folder: "policy/contract",
         ours: &["policy/contract/", "policy/reasons.def"],
@@ -76,8 +76,14 @@ const LAW: [Row; 18] = [
         system: &["bpf/"],
     },
     Row {
+        folder: "bpf/router",
+        ours: &["bpf/router/", "bpf/packet/", ABI, "policy/"],
+        system: &["bpf/"],
+    },
+    Row {
         folder: "bpf/hook",
         ours: &[
+            "bpf/router/",
             "bpf/request/",
             "bpf/syn/",
             "bpf/reply/",

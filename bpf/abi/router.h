@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the kernel and user space share of a router's measurement: destinations, what
+ * was counted for each, and how long exchanges took. Its maps are its own, and
+ * nothing of it is pinned.
+ *
+ * Addresses are in network order, IPv4 mapped into IPv6 (::ffff:a.b.c.d). Ports
+ * and everything else are in host order.
+ */
+#ifndef TG_ROUTER_ABI_H
+#define TG_ROUTER_ABI_H
+
+#include "tidegate.h"
+#include "../../policy/router/durations.h"
+
+#define TG_ROUTER_SCOPES_MAX 64
+#define TG_ROUTER_WAYS 4	/* connections of a set */
+#define TG_ROUTER_FLOW_BYTES 64	/* of a connection in the table, with its key */
+#define TG_ROUTER_NOTES 65536	/* of handshakes, and of SYNs */
+#define TG_ROUTER_RATES 64	/* buckets, as of tg_duration_bucket: 256 B/s … */
+
+/* Where destinations are looked for. */
+struct tg_router_scope {
+	__u32 addr[4];
+	__u32 mask[4];
+	__u32 port;		/* 0: every port */
+};
+
+struct tg_router_scopes {
+	__u32 count;
+	__u32 sample;		/* one connection in so many is followed */
+	struct tg_router_scope scope[TG_ROUTER_SCOPES_MAX];
+};
+
+struct tg_router_key {
+	__u32 addr[4];
+	__u32 port;
+};
+
+/* What was counted for a destination, since the measurement began. */
+struct tg_router_counts {
+	__u64 syns;		/* first attempts */
+	__u64 repeated;		/* SYNs that were seen before */
+	__u64 admitted;		/* handshakes proved, of what is sampled */
+	__u64 begun;		/* exchanges */
+	__u64 completed;
+	__u64 given_up;		/* ended without their response */
+	__u64 sent;		/* bytes of payload, each once */
+	__u64 again;		/* bytes that were sent before */
+	__u64 delivered;	/* bytes that clients acknowledged */
+};
+
+struct tg_router_destination {
+	struct tg_router_key key;	/* port 0: the place is free */
+	__u32 pad;
+	struct tg_router_counts counts;
+};
+
+struct tg_router_times {
+	struct tg_durations durations;
+	/* of connections that were sent something, once a round of the sweep */
+	__u32 rate[TG_ROUTER_RATES];
+};
+
+/* What could not be measured, by why. */
+enum tg_router_loss {
+	TG_ROUTER_FULL = 0,	/* no room for a connection */
+	TG_ROUTER_PENDING = 1,	/* a handshake was overwritten by another */
+	TG_ROUTER_PLACES = 2,	/* no room for a destination */
+	TG_ROUTER_UNKNOWN = 3,	/* SYNs to what has not completed a handshake yet */
+};
+#define TG_ROUTER_LOSSES 4
+
+/* In and out of the sweep. */
+struct tg_router_sweep {
+	__u64 now_ns;		/* out */
+	__u64 since_ns;		/* in: when these sets were looked at last */
+	__u32 from;		/* in: the first set */
+	__u32 sets;		/* in: how many */
+	__u32 open;		/* out: connections in them */
+	__u32 pad;
+};
+
+#endif

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The table of connections, and which of them get a place in it.
+ *
+ * The SYN-ACK of a server leaves a note, with its ISN, in a fixed array that any sender
+ * of SYNs may overwrite; the loss of a young note is counted. An acknowledgement that
+ * names this ISN proves that the client receives what is sent to its address. Only then
+ * the connection gets a place, and its destination is known: spoofed SYNs get neither.
+ * Where all places of a set are taken by connections that are not idle, a connection is
+ * not followed, and that is counted.
+ *
+ * Of the connections one in `sample` is followed, by its hash.
+ */
+#ifndef TG_ROUTER_TABLE_H
+#define TG_ROUTER_TABLE_H
+
+#include "flow.h"
+
+#define TG_ROUTER_NOTE_MASK (TG_ROUTER_NOTES - 1)
+#define TG_ROUTER_NOTE_UNITS 3	/* a note is young for so long */
+
+/* A place in the table. */
+struct tg_router_way {
+	__u64 *fingerprint;
+	struct tg_router_flow *flow;
+};
+
+static __always_inline struct tg_router_set *tg_router_set_of(__u64 fingerprint)
+{
+	return tg_router_at(&tg_router_flows,
+			    fingerprint >> 32 & settings.flow_mask);
+}
+
+/* 1: found. */
+static __always_inline int tg_router_find(__u64 fingerprint,
+					  struct tg_router_way *way)
+{
+	struct tg_router_set *set = tg_router_set_of(fingerprint);
+
+	if (!set)
+		return 0;
+	for (int i = 0; i < TG_ROUTER_WAYS; i++) {
+		if (READ_ONCE(set->fingerprint[i]) != fingerprint)
+			continue;
+		way->fingerprint = &set->fingerprint[i];
+		way->flow = &set->flow[i];
+		return 1;
+	}
+	return 0;
+}
+
+/* A connection is over: who wins the exchange has freed it. */
+static __always_inline void tg_router_free(__u64 *at, __u64 fingerprint)
+{
+	__sync_val_compare_and_swap(at, fingerprint, TG_ROUTER_FREE);
+}
+
+static __always_inline int tg_router_is_idle(const struct tg_router_flow *f,
+					     __u64 now_ns)
+{
+	__s32 idle = (__u32)(now_ns >> TG_ROUTER_SEEN_SHIFT) -
+		     READ_ONCE(f->seen);
+
+	return idle > (__s32)(settings.flow_timeout_ns >> TG_ROUTER_SEEN_SHIFT);
+}
+
+/* Takes a place that is free, or idle for too long. 1: it is being filled by us. */
+static __always_inline int tg_router_take(struct tg_router_way *way,
+					  __u64 now_ns)
+{
+	__u64 old = READ_ONCE(*way->fingerprint);
+
+	if (old == TG_ROUTER_BUSY ||
+	    (old != TG_ROUTER_FREE && !tg_router_is_idle(way->flow, now_ns)) ||
+	    __sync_val_compare_and_swap(way->fingerprint, old,
+					TG_ROUTER_BUSY) != old)
+		return 0;
+	if (old != TG_ROUTER_FREE)
+		tg_router_end(way->flow);
+	return 1;
+}
+
+static __always_inline void tg_router_key_of(struct tg_router_key *key,
+					     const __be32 *addr, __u16 port)
+{
+	key->addr[0] = addr[0];
+	key->addr[1] = addr[1];
+	key->addr[2] = addr[2];
+	key->addr[3] = addr[3];
+	key->port = port;
+}
+
+/* Whether destinations are looked for there. Not static: the verifier looks at it once. */
+__noinline int tg_router_wants(const struct tg_router_key *key)
+{
+	const struct tg_router_scopes *all = tg_router_at(&tg_router_scopes, 0);
+
+	if (!all || !key)
+		return 0;
+	for (__u32 i = 0; i < TG_ROUTER_SCOPES_MAX; i++) {
+		const volatile struct tg_router_scope *s = &all->scope[i];
+
+		if (i >= all->count)
+			break;
+		if (!((key->addr[0] ^ s->addr[0]) & s->mask[0]) &&
+		    !((key->addr[1] ^ s->addr[1]) & s->mask[1]) &&
+		    !((key->addr[2] ^ s->addr[2]) & s->mask[2]) &&
+		    !((key->addr[3] ^ s->addr[3]) & s->mask[3]) &&
+		    (!s->port || s->port == key->port))
+			return 1;
+	}
+	return 0;
+}
+
+static __always_inline int tg_router_sampled(__u64 fingerprint)
+{
+	const struct tg_router_scopes *all = tg_router_at(&tg_router_scopes, 0);
+
+	return all && all->sample &&
+	       !((__u32)(fingerprint >> 8 & 0xffff) % all->sample);
+}
+
+/* The place of a destination, which gets one if it has none; 0: there is no room. */
+static __always_inline const __u32 *
+tg_router_place(const struct tg_router_key *key)
+{
+	const __u32 *known = bpf_map_lookup_elem(&tg_router_places, key);
+	__u32 *taken = tg_router_at(&tg_router_taken, 0);
+	struct tg_router_destination *d;
+	__u32 place;
+
+	if (known || !taken)
+		return known;
+	place = __sync_fetch_and_add(taken, 1);
+	d = tg_router_at(&tg_router_counts, place);
+	if (!d) {
+		/* no more than one beyond the last: it must not wrap */
+		__sync_fetch_and_add(taken, -1);
+		tg_router_lose(TG_ROUTER_PLACES);
+		return 0;
+	}
+	/* another CPU may have been faster: then this place stays empty */
+	if (bpf_map_update_elem(&tg_router_places, key, &place, 1 /* BPF_NOEXIST */))
+		return bpf_map_lookup_elem(&tg_router_places, key);
+	d->key = *key;
+	return bpf_map_lookup_elem(&tg_router_places, key);
+}
+
+/* Follows a connection from here on; p proves its handshake. 1: there is a place. */
+static __always_inline int tg_router_open(struct tg_router_way *way,
+					  __u64 fingerprint,
+					  const struct tg_packet *p,
+					  __u64 now_ns)
+{
+	struct tg_router_set *set = tg_router_set_of(fingerprint);
+	struct tg_router_key key;
+	struct tg_router_destination *d;
+	const __u32 *place;
+	int found = 0;
+
+	tg_router_key_of(&key, p->dst, p->dport);
+	place = tg_router_place(&key);
+	if (!set || !place)
+		return 0;
+	for (int i = 0; i < TG_ROUTER_WAYS && !found; i++) {
+		way->fingerprint = &set->fingerprint[i];
+		way->flow = &set->flow[i];
+		found = tg_router_take(way, now_ns);
+	}
+	if (!found) {
+		tg_router_lose(TG_ROUTER_FULL);
+		return 0;
+	}
+	__builtin_memset(way->flow, 0, sizeof(*way->flow));
+	way->flow->place = *place;
+	way->flow->acked = way->flow->sent = p->ack;
+	way->flow->asked = p->seq;
+	way->flow->seen = now_ns >> TG_ROUTER_SEEN_SHIFT;
+	d = tg_router_to(way->flow);
+	if (d)
+		tg_router_count(&d->counts.admitted, 1);
+	WRITE_ONCE(*way->fingerprint, fingerprint);
+	return 1;
+}
+
+static __always_inline struct tg_router_note *
+tg_router_note_of(__u64 fingerprint)
+{
+	return tg_router_at(&tg_router_notes,
+			    fingerprint >> 32 & TG_ROUTER_NOTE_MASK);
+}
+
+/* A SYN of a client's. */
+static __always_inline void tg_router_syn(const struct tg_packet *p)
+{
+	__u64 hash = tg_hash_syn(p) | 1;
+	struct tg_router_destination *d;
+	struct tg_router_key key;
+	const __u32 *place;
+	__u64 *last;
+
+	tg_router_key_of(&key, p->dst, p->dport);
+	if (!tg_router_wants(&key))
+		return;
+	place = bpf_map_lookup_elem(&tg_router_places, &key);
+	d = place ? tg_router_at(&tg_router_counts, *place) : 0;
+	if (!d) {
+		tg_router_lose(TG_ROUTER_UNKNOWN);
+		return;
+	}
+	last = tg_router_at(&tg_router_syns, hash >> 32 & TG_ROUTER_NOTE_MASK);
+	if (last && READ_ONCE(*last) == hash) {
+		tg_router_count(&d->counts.repeated, 1);
+		return;
+	}
+	if (last)
+		WRITE_ONCE(*last, hash);
+	tg_router_count(&d->counts.syns, 1);
+}
+
+/* The SYN-ACK of a server's. */
+static __always_inline void tg_router_syn_ack(const struct tg_packet *p,
+					      __u64 now_ns)
+{
+	__u64 fingerprint = tg_hash_flow(p, 1), old;
+	__u32 units = now_ns >> TG_ROUTER_SEEN_SHIFT;
+	struct tg_router_note *note;
+	struct tg_router_key key;
+
+	tg_router_key_of(&key, p->src, p->sport);
+	if (!tg_router_sampled(fingerprint) || !tg_router_wants(&key))
+		return;
+	note = tg_router_note_of(fingerprint);
+	if (!note)
+		return;
+	old = READ_ONCE(note->fingerprint);
+	if (old && old != fingerprint &&
+	    units - READ_ONCE(note->seen) < TG_ROUTER_NOTE_UNITS)
+		tg_router_lose(TG_ROUTER_PENDING);
+	note->isn = p->seq;
+	note->seen = units;
+	WRITE_ONCE(note->fingerprint, fingerprint);
+}
+
+/* 1: this packet acknowledges the SYN-ACK that was noted, and nothing more. */
+static __always_inline int tg_router_proves(__u64 fingerprint,
+					    const struct tg_packet *p)
+{
+	struct tg_router_note *note = tg_router_note_of(fingerprint);
+
+	if (!note || !(p->flags & TG_TCP_ACK) || p->flags & TG_TCP_RST ||
+	    READ_ONCE(note->fingerprint) != fingerprint ||
+	    READ_ONCE(note->isn) + 1 != p->ack)
+		return 0;
+	WRITE_ONCE(note->fingerprint, 0);
+	return 1;
+}
+
+/* A packet that comes from the clients. */
+static __always_inline void tg_router_ingress(const struct tg_packet *p)
+{
+	__u64 fingerprint, now_ns;
+	struct tg_router_way way;
+
+	if (p->flags & TG_TCP_SYN) {
+		if (tg_is_syn(p))
+			tg_router_syn(p);
+		return;
+	}
+	fingerprint = tg_hash_flow(p, 0);
+	now_ns = bpf_ktime_get_ns();
+	if (!tg_router_find(fingerprint, &way) &&
+	    (!tg_router_proves(fingerprint, p) ||
+	     !tg_router_open(&way, fingerprint, p, now_ns)))
+		return;
+	if (tg_router_client(way.flow, p, now_ns))
+		tg_router_free(way.fingerprint, fingerprint);
+}
+
+/* A packet that goes to the clients. */
+static __always_inline void tg_router_egress(const struct tg_packet *p)
+{
+	__u64 fingerprint, now_ns = bpf_ktime_get_ns();
+	struct tg_router_way way;
+
+	if (p->flags & TG_TCP_SYN) {
+		if (p->flags & TG_TCP_ACK)
+			tg_router_syn_ack(p, now_ns);
+		return;
+	}
+	fingerprint = tg_hash_flow(p, 1);
+	if (tg_router_find(fingerprint, &way) &&
+	    tg_router_server(way.flow, p, now_ns))
+		tg_router_free(way.fingerprint, fingerprint);
+}
+
+#endif

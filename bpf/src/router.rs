@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A router's measurement: programs and maps of their own, beside the dataplane. They count and change nothing.
+//!
+//! Nothing is pinned: links and maps end with the process, and another one begins anew. So nothing is
+//! left behind, whatever happens to the daemon. Its programs are at tcx (Linux 6.6 and newer), behind
+//! ours and before those of others.
+
+mod numbers;
+
+pub use numbers::{RouterLosses, RouterTimes};
+
+use crate::abi::{self, RouterScope, RouterScopes, RouterSweep, Settings};
+use crate::dataplane::Dataplane;
+use crate::mapped::Mapped;
+use crate::maps::Maps;
+use crate::objects::{self, Load};
+use crate::plan::{HASH_BYTES, mapped as address_of};
+use crate::syscall::{self, Order, Side};
+use crate::{Error, Interface, namespace};
+use ipnet::IpNet;
+use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use tidegate_config::RouterConfig;
+use tidegate_model::remote::Scope;
+use tidegate_units::Nanos;
+use zerocopy::IntoBytes;
+
+/// Sweeps in which the whole table of connections is looked at.
+const SWEEPS: u32 = 32;
+/// What both programs say of every packet.
+const TCX_NEXT: i32 = -1;
+const SIDES: [Side; 2] = [Side::Ingress, Side::Egress];
+
+/// The compiled programs. Those of the build by default; tests bring those of other compilers.
+#[derive(Clone, Debug)]
+pub struct RouterObjects {
+    /// `hook/router_in.bpf.c`.
+    pub ingress: Vec<u8>,
+    /// `hook/router_out.bpf.c`.
+    pub egress: Vec<u8>,
+    /// `hook/router_sweep.bpf.c`.
+    pub sweep: Vec<u8>,
+}
+
+impl Default for RouterObjects {
+    fn default() -> Self {
+        Self {
+            ingress: include_bytes!(concat!(env!("OUT_DIR"), "/router_in.bpf.o")).to_vec(),
+            egress: include_bytes!(concat!(env!("OUT_DIR"), "/router_out.bpf.o")).to_vec(),
+            sweep: include_bytes!(concat!(env!("OUT_DIR"), "/router_sweep.bpf.o")).to_vec(),
+        }
+    }
+}
+
+/// An interface to clients, and our links on it.
+#[derive(Debug)]
+struct Tapped {
+    interface: Interface,
+    links: Option<[OwnedFd; 2]>,
+}
+
+/// The measurement of this machine.
+#[derive(Debug)]
+pub struct Router {
+    objects: RouterObjects,
+    maps: Maps,
+    config: RouterConfig,
+    settings: Settings,
+    sweep: OwnedFd,
+    /// Those that are loaded, for links with (0) and without (1) Ethernet headers: an interface that comes
+    /// back is attached again without the privileges to load.
+    programs: [Option<[OwnedFd; 2]>; 2],
+    tapped: Vec<Tapped>,
+    counts: Mapped,
+    times: Mapped,
+    /// Which part of the table comes next.
+    slice: u32,
+    /// When each part was looked at last, and how many connections were in it.
+    looked: Vec<(Nanos, u32)>,
+}
+
+impl Router {
+    /// Makes the maps and loads what needs no interface. Nothing is measured before [`Self::attach`].
+    ///
+    /// # Errors
+    /// When the kernel refuses a map or a program.
+    pub fn load(config: &RouterConfig) -> Result<Self, Error> {
+        Self::load_objects(config, RouterObjects::default())
+    }
+
+    /// The same with given objects.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_objects(config: &RouterConfig, objects: RouterObjects) -> Result<Self, Error> {
+        objects::quiet();
+        let maps = create_maps(&objects, config)?;
+        let sets = config.connections / abi::ROUTER_WAYS as u32;
+        let seed = crate::core::seed()?;
+        let settings = Settings {
+            key: objects::keys(seed),
+            flow_timeout_ns: crate::Settings::default().flow_timeout.0,
+            flow_mask: sets - 1,
+            ..Settings::default()
+        };
+        let load =
+            Load { object: "router_sweep", bytes: &objects.sweep, settings, attach_type: None };
+        let sweep = objects::load(&maps, &load)?;
+        let counts = Mapped::new(maps.get(COUNTS)?, COUNTS)?;
+        let times = Mapped::new(maps.get(TIMES)?, TIMES)?;
+        let looked = vec![(Nanos::ZERO, 0); SWEEPS as usize];
+        let (programs, tapped, slice) = ([None, None], Vec::new(), 0);
+        let config = config.clone();
+        let mut router = Self {
+            objects,
+            maps,
+            config,
+            settings,
+            sweep,
+            programs,
+            tapped,
+            counts,
+            times,
+            slice,
+            looked,
+        };
+        router.write_scopes()?;
+        Ok(router)
+    }
+
+    /// About how many bytes of kernel memory it takes.
+    #[must_use]
+    pub fn memory(config: &RouterConfig) -> u64 {
+        let known = size_of::<abi::RouterDestination>() + size_of::<abi::RouterTimes>();
+        let place = size_of::<abi::RouterKey>() + size_of::<u32>() + HASH_BYTES;
+        // A note of a handshake, and one of a SYN.
+        let notes = abi::ROUTER_NOTES * (16 + 8);
+        let of = |size: u32, bytes: usize| u64::from(size) * bytes as u64;
+        of(config.connections, abi::ROUTER_FLOW_BYTES)
+            + of(config.destinations_max, known + place)
+            + notes as u64
+    }
+
+    /// What it measures.
+    #[must_use]
+    pub const fn config(&self) -> &RouterConfig {
+        &self.config
+    }
+
+    /// Whether this configuration can be followed without a restart.
+    #[must_use]
+    pub fn can_follow(&self, config: &RouterConfig) -> bool {
+        config.connections == self.config.connections
+            && config.destinations_max == self.config.destinations_max
+    }
+
+    /// Looks for destinations elsewhere from now on; those that are known stay. Sizes stay as they were.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn follow(&mut self, config: &RouterConfig) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.config, config.clone());
+        self.write_scopes().inspect_err(|_| self.config = before)
+    }
+
+    fn write_scopes(&mut self) -> Result<(), Error> {
+        let mut scopes = RouterScopes { sample: self.config.sample, ..RouterScopes::default() };
+        for (place, scope) in scopes.scope.iter_mut().zip(&self.config.destinations) {
+            let Scope::Destination { prefix, port } = scope else { continue };
+            *place = compiled(prefix, *port);
+            scopes.count += 1;
+        }
+        self.maps.write(SCOPES, &0_u32.to_ne_bytes(), scopes.as_bytes())
+    }
+
+    /// Attaches to these interfaces where it is not attached yet, and detaches from others. Returns where it is
+    /// not, one sentence each.
+    pub fn attach(
+        &mut self,
+        interfaces: &[Interface],
+        dataplane: Option<&Dataplane>,
+    ) -> Vec<String> {
+        self.tapped.retain(|tapped| interfaces.contains(&tapped.interface));
+        for interface in interfaces {
+            if self.tapped.iter().all(|tapped| tapped.interface != *interface) {
+                self.tapped.push(Tapped { interface: interface.clone(), links: None });
+            }
+        }
+        let mut problems = Vec::new();
+        for at in 0..self.tapped.len() {
+            if self.tapped[at].is_alive() {
+                continue;
+            }
+            self.tapped[at].links = None;
+            match self.tap(&self.tapped[at].interface.clone(), dataplane) {
+                Ok(links) => self.tapped[at].links = Some(links),
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        problems
+    }
+
+    /// Whether it measures at every interface that it was told.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.tapped.iter().all(Tapped::is_alive)
+    }
+
+    fn tap(
+        &mut self,
+        interface: &Interface,
+        dataplane: Option<&Dataplane>,
+    ) -> Result<[OwnedFd; 2], Error> {
+        let device = namespace::of(interface, || namespace::device(interface))?;
+        let kind = usize::from(device.plain);
+        let programs = match self.programs[kind].take() {
+            Some(programs) => programs,
+            None => self.both(device.plain)?,
+        };
+        let programs = self.programs[kind].insert(programs);
+        let ours = SIDES
+            .map(|side| dataplane.and_then(|dataplane| dataplane.last_at_tcx(interface, side)));
+        namespace::of(interface, || {
+            let link = |at: usize| {
+                let order = ours[at].map_or(Order::First, |link| Order::Behind(link.as_fd()));
+                let (ifindex, kind) = (device.ifindex, SIDES[at].tcx());
+                let place = syscall::Place { ifindex, kind, flags: 0, order };
+                syscall::link_create(programs[at].as_fd(), &place).map_err(|source| {
+                    let (interface, hook) = (interface.shown(), "the router's measurement at tcx");
+                    Error::Attach { interface, hook, source }
+                })
+            };
+            Ok([link(0)?, link(1)?])
+        })
+    }
+
+    fn both(&self, plain: bool) -> Result<[OwnedFd; 2], Error> {
+        Ok([self.program(Side::Ingress, plain)?, self.program(Side::Egress, plain)?])
+    }
+
+    /// The program of a side, for links with or without Ethernet headers.
+    fn program(&self, side: Side, plain: bool) -> Result<OwnedFd, Error> {
+        let link = if plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET };
+        let settings = Settings { link, ..self.settings };
+        let (object, bytes, kind) = match side {
+            Side::Ingress => ("router_in", &self.objects.ingress, ProgramAttachType::TcxIngress),
+            Side::Egress => ("router_out", &self.objects.egress, ProgramAttachType::TcxEgress),
+        };
+        let load = Load { object, bytes, settings, attach_type: Some(kind) };
+        objects::load(&self.maps, &load)
+    }
+
+    /// Looks at the next part of the connections: to be called with each heartbeat.
+    ///
+    /// # Errors
+    /// When the program cannot be run.
+    pub fn sweep(&mut self) -> Result<Nanos, Error> {
+        let sets = (self.settings.flow_mask + 1).div_ceil(SWEEPS);
+        let at = self.slice as usize;
+        let mut argument = RouterSweep {
+            since_ns: self.looked[at].0.0,
+            from: self.slice * sets,
+            sets,
+            ..RouterSweep::default()
+        };
+        let failed = |source: io::Error| Error::Run { program: "router_sweep", source };
+        syscall::run_syscall(self.sweep.as_fd(), &mut argument).map_err(failed)?;
+        self.looked[at] = (Nanos(argument.now_ns), argument.open);
+        self.slice = (self.slice + 1) % SWEEPS;
+        Ok(Nanos(argument.now_ns))
+    }
+
+    /// Connections that are followed, as of the last look at each part.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.looked.iter().map(|(_, open)| u64::from(*open)).sum()
+    }
+
+    /// Its programs without an interface, for tests.
+    ///
+    /// # Errors
+    /// When one cannot be loaded.
+    #[doc(hidden)]
+    pub fn hooks(&self) -> Result<RouterHooks, Error> {
+        self.both(false).map(RouterHooks)
+    }
+
+    /// Instructions that the verifier processed, by program, for tests.
+    ///
+    /// # Errors
+    /// When one cannot be loaded.
+    #[doc(hidden)]
+    pub fn budgets(&self) -> Result<[(&'static str, u32); 3], Error> {
+        let of = |side| objects::verified_insns(&self.program(side, false)?);
+        Ok([
+            ("router_in", of(Side::Ingress)?),
+            ("router_out", of(Side::Egress)?),
+            ("router_sweep", objects::verified_insns(&self.sweep)?),
+        ])
+    }
+}
+
+/// The programs of both sides, for packets of tests.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct RouterHooks([OwnedFd; 2]);
+
+impl RouterHooks {
+    /// Gives a packet to one of them.
+    ///
+    /// # Errors
+    /// When it cannot be run, or the packet did not pass as it was.
+    pub fn give(&self, egress: bool, frame: &[u8]) -> Result<(), Error> {
+        let program = &self.0[usize::from(egress)];
+        let mut run = syscall::TestRun { data: frame, context: &mut [], repeat: 1 };
+        let failed = |source| Error::Run { program: "router", source };
+        let output = syscall::test_run(program.as_fd(), &mut run).map_err(failed)?;
+        let passed = output.returned.cast_signed() == TCX_NEXT && output.data == frame;
+        if passed { Ok(()) } else { Err(failed(io::Error::other("the packet did not pass"))) }
+    }
+}
+
+impl Tapped {
+    /// A link ends with its interface.
+    fn is_alive(&self) -> bool {
+        let alive =
+            |link: &OwnedFd| syscall::link_info(link.as_fd()).is_ok_and(|info| info.ifindex != 0);
+        self.links.as_ref().is_some_and(|links| links.iter().all(alive))
+    }
+}
+
+const SCOPES: &str = "tg_router_scopes";
+const COUNTS: &str = "tg_router_counts";
+const TIMES: &str = "tg_router_times";
+const LOSSES: &str = "tg_router_losses";
+const TAKEN: &str = "tg_router_taken";
+
+/// Sizes of the values, which the other side of the ABI has to have.
+const SIZES: [(&str, usize); 4] = [
+    (SCOPES, size_of::<RouterScopes>()),
+    (COUNTS, size_of::<abi::RouterDestination>()),
+    (TIMES, size_of::<abi::RouterTimes>()),
+    ("tg_router_flows", abi::ROUTER_WAYS * abi::ROUTER_FLOW_BYTES),
+];
+
+/// The maps, sized by the configuration; the program for ingress names all of them.
+fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, Error> {
+    let failed = |source| Error::Load { object: "maps of the router".into(), source };
+    let mut builder = ObjectBuilder::default();
+    let mut open = builder.open_memory(&objects.ingress).map_err(failed)?;
+    for mut map in open.maps_mut() {
+        let entries = match map.name().to_str() {
+            Some("tg_router_flows") => config.connections / abi::ROUTER_WAYS as u32,
+            Some("tg_router_places" | COUNTS | TIMES) => config.destinations_max,
+            _ => continue,
+        };
+        map.set_max_entries(entries).map_err(failed)?;
+    }
+    for mut program in open.progs_mut() {
+        program.set_autoload(false);
+    }
+    let object = open.load().map_err(failed)?;
+    let mut maps = Maps::default();
+    for map in object.maps() {
+        let name = map.name().to_string_lossy().into_owned();
+        if name.starts_with("tg_router_") {
+            maps.insert(&name, MapHandle::try_from(&map).map_err(failed)?);
+        }
+    }
+    maps.check_sizes(&SIZES)?;
+    Ok(maps)
+}
+
+/// A prefix as the kernel compares it: address and mask, IPv4 mapped into IPv6.
+fn compiled(prefix: &IpNet, port: Option<u16>) -> RouterScope {
+    let beyond = if prefix.addr().is_ipv4() { 96 } else { 0 };
+    let bits = u32::from(prefix.prefix_len()) + beyond;
+    let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
+    RouterScope {
+        addr: words(address_of(prefix.network())),
+        mask: words(mask.to_be_bytes()),
+        port: port.unwrap_or(0).into(),
+    }
+}
+
+/// Sixteen bytes as four words that lie as they are.
+fn words(bytes: [u8; 16]) -> [u32; 4] {
+    std::array::from_fn(|n| u32::from_ne_bytes(std::array::from_fn(|at| bytes[n * 4 + at])))
+}
+
+/// An address of the kernel's tables.
+fn ip(words: [u32; 4]) -> IpAddr {
+    let mut bytes = [0; 16];
+    for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    IpAddr::from(bytes).to_canonical()
+}

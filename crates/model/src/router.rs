@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a router measures of the destinations behind it.
+
+use crate::snapshot::ReasonCount;
+use serde::{Deserialize, Serialize};
+use tidegate_units::Nanos;
+
+/// The measurement of a router.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RouterState {
+    /// What keeps it from measuring, in one sentence; empty if nothing does.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub problem: String,
+    /// Connections that are followed now, and how many can be.
+    pub connections: u64,
+    /// See `connections`.
+    pub connections_max: u64,
+    /// One connection in so many is followed. What is counted of connections is multiplied by it.
+    pub sample: u32,
+    /// Destinations that are known, and how many can be.
+    pub known: u64,
+    /// See `known`.
+    pub known_max: u64,
+    /// What was not measured, by reason: `connections`, `handshakes` and `destinations` that found no room,
+    /// and SYNs to destinations that are `unknown` as yet.
+    pub losses: Vec<ReasonCount>,
+    /// All destinations together; its address is `all`.
+    pub all: DestinationState,
+    /// The busiest destinations of the last interval, the busiest first.
+    pub destinations: Vec<DestinationState>,
+}
+
+/// A destination: an address with a port.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DestinationState {
+    /// Such as `192.0.2.1:80`.
+    pub address: String,
+    /// What was counted since the measurement began.
+    pub counts: DestinationCounts,
+    /// How it was in the last interval; `None` until the first one has ended.
+    pub last: Option<DestinationFigures>,
+}
+
+/// What was counted of a destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DestinationCounts {
+    /// SYNs that came for the first time.
+    pub syns: u64,
+    /// SYNs that came again.
+    pub syns_repeated: u64,
+    /// Connections whose handshake was completed.
+    pub admitted: u64,
+    /// Exchanges that began: requests.
+    pub begun: u64,
+    /// Exchanges whose response was acknowledged.
+    pub completed: u64,
+    /// Exchanges whose connection ended without it.
+    pub given_up: u64,
+    /// Bytes of payload that the server sent, each once.
+    pub sent_bytes: u64,
+    /// Bytes that it sent again.
+    pub again_bytes: u64,
+    /// Bytes that clients acknowledged.
+    pub delivered_bytes: u64,
+}
+
+/// How a destination was in an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DestinationFigures {
+    /// First SYNs per second.
+    pub syns: f64,
+    /// Completed handshakes per second.
+    pub admitted: f64,
+    /// Completed exchanges per second.
+    pub completed: f64,
+    /// Delivered bytes per second.
+    pub delivered: f64,
+    /// Share of the bytes that were sent again; `None`: none was sent.
+    pub again: Option<f64>,
+    /// Half of the exchanges took no longer; `None`: none was completed.
+    pub median: Option<Nanos>,
+    /// 99 in 100 took no longer.
+    pub p99: Option<Nanos>,
+    /// Mean rate of the fastest tenth of the connections, in bytes per second, as far as the buckets of rates
+    /// tell; `None`: none was sent anything.
+    pub fastest: Option<f64>,
+}
+
+impl DestinationCounts {
+    /// Each count by an operation with that of another.
+    #[must_use]
+    pub fn with(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            syns: of(self.syns, other.syns),
+            syns_repeated: of(self.syns_repeated, other.syns_repeated),
+            admitted: of(self.admitted, other.admitted),
+            begun: of(self.begun, other.begun),
+            completed: of(self.completed, other.completed),
+            given_up: of(self.given_up, other.given_up),
+            sent_bytes: of(self.sent_bytes, other.sent_bytes),
+            again_bytes: of(self.again_bytes, other.again_bytes),
+            delivered_bytes: of(self.delivered_bytes, other.delivered_bytes),
+        }
+    }
+
+    /// Exchanges that are in flight.
+    #[must_use]
+    pub const fn in_flight(&self) -> u64 {
+        self.begun.saturating_sub(self.completed).saturating_sub(self.given_up)
+    }
+}

@@ -220,6 +220,10 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
         )?;
         rules(service, out)?;
     }
+    if let Some(router) = &config.router {
+        let prefixes: Vec<String> = router.destinations.iter().map(ToString::to_string).collect();
+        writeln!(out, "router: measures destinations in {}", prefixes.join(", "))?;
+    }
     let Some(flowspec) = &config.flowspec else { return Ok(()) };
     let exports: Vec<&str> = flowspec.export.iter().map(|export| &*export.service).collect();
     let shadow = if flowspec.shadow { " in shadow, nothing is announced" } else { "" };

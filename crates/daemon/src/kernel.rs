@@ -3,6 +3,7 @@
 //! become parameters, numbers become names.
 
 mod requests;
+mod router;
 mod sides;
 mod watch;
 
@@ -12,13 +13,14 @@ use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
 use crate::preflight::{listens, on_top};
 use crate::privileges;
+use router::Measured;
 use sides::Sides;
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use tidegate_bpf::policy::{MinRate, Params, Policy, SourceKey};
-use tidegate_bpf::{Attached, Dataplane, Hook, Plan, ServiceParams, Settings};
+use tidegate_bpf::{Attached, Dataplane, Hook, Plan, Router, ServiceParams, Settings};
 use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig, Side};
 use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::record::What;
@@ -38,6 +40,7 @@ pub struct Kernel {
     sees_answers: bool,
     watch: Watch,
     sides: Sides,
+    measured: Measured,
     /// How many services there are, and where those listen that run here.
     services: usize,
     listens: Vec<Listen>,
@@ -94,10 +97,20 @@ impl Kernel {
                 tracing::info!(interface = hook.interface, "{note}");
             }
         }
+        let measured = Measured::start(config, plan.interfaces(), &dataplane);
         let sees_answers = sees_answers(&dataplane);
         let (watch, sides) = (Watch::default(), Sides::default());
         let (services, listens) = (config.services.len(), listens(config));
-        Ok(Self { dataplane, sees_answers, watch, sides, services, listens, _pins: reached })
+        Ok(Self {
+            dataplane,
+            sees_answers,
+            watch,
+            sides,
+            measured,
+            services,
+            listens,
+            _pins: reached,
+        })
     }
 
     /// By which canaries at the hooks choose among sources.
@@ -161,6 +174,7 @@ impl Outlet for Kernel {
             self.sees_answers = sees_answers(&self.dataplane);
             self.sides.look(now, &self.dataplane, (self.services, &self.listens));
         }
+        self.measured.heartbeat(now, &self.dataplane);
         Ok(())
     }
 
@@ -201,6 +215,7 @@ impl Counters for Kernel {
                 named("connections", losses.connections),
                 named("sources", losses.sources),
             ],
+            router: self.measured.state(),
         })
     }
 
@@ -253,6 +268,9 @@ impl Counters for Kernel {
 
 impl Lifecycle for Kernel {
     fn examine(&self, config: &Config) -> Result<(), PlaneError> {
+        if let Some(why) = self.measured.refuses(config) {
+            return Err(failed(why));
+        }
         if privileges::may_attach() || !self.needs_attach(config) {
             return Ok(());
         }
@@ -262,6 +280,7 @@ impl Lifecycle for Kernel {
     fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
         let plan = plan(config);
         self.dataplane.apply(&plan).map_err(failed)?;
+        self.measured.apply(config, plan.interfaces(), &self.dataplane);
         self.sees_answers = sees_answers(&self.dataplane);
         self.services = config.services.len();
         self.listens = listens(config);
@@ -291,7 +310,7 @@ impl Lifecycle for Kernel {
             warnings.into_iter().map(move |text| format!("interface {interface}: {text}"))
         };
         let blind = self.sides.blind().iter().cloned();
-        hooks.flat_map(of).chain(blind).collect()
+        hooks.flat_map(of).chain(blind).chain(self.measured.doubts()).collect()
     }
 
     fn hooks(&self) -> Vec<InterfaceState> {
@@ -353,12 +372,14 @@ fn settings(config: &Config) -> Settings {
 }
 
 /// The tables of a configuration by their keys, and about how many bytes each takes; that of
-/// requests is there once a service has rules.
+/// requests is there once a service has rules, that of a router with its section.
 #[must_use]
 pub fn table_memory(config: &Config) -> Vec<(&'static str, u64)> {
     let plan = plan(config);
     let rules = plan.has_rules();
-    plan.memory().into_iter().filter(|(key, _)| rules || *key != "requests").collect()
+    let router = config.router.as_ref().map(|router| ("router", Router::memory(router)));
+    let tables = plan.memory().into_iter().filter(|(key, _)| rules || *key != "requests");
+    tables.chain(router).collect()
 }
 
 fn policy(config: &PolicyConfig) -> Result<Policy, PlaneError> {

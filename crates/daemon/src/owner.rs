@@ -635,9 +635,10 @@ impl Owner {
             self.counted = Some(now);
             self.count(now);
         }
-        let services = self.intent.config.services.iter().enumerate();
         let mut peers = self.senses.peers(now);
         self.remote.count_refused(&mut peers);
+        let services = self.intent.config.services.iter().enumerate();
+        let services = services.map(|(index, config)| self.service_state(now, config, index));
         let snapshot = Snapshot {
             version: self.version.clone(),
             now,
@@ -650,15 +651,14 @@ impl Owner {
             heartbeat: self.heartbeat,
             interfaces: self.plane.hooks(),
             links: self.remote.links.states(now),
-            services: services
-                .map(|(index, config)| self.service_state(now, config, index))
-                .collect(),
+            services: services.collect(),
             passed: self.counts.passed.clone(),
             table_losses: self.counts.table_losses.clone(),
             warnings: self.warnings.sentences(now),
             peers,
             gateways: self.gateways.summed(self.plane.gateways(&self.intent.config)),
             flowspec: self.remote.flowspec.state(),
+            router: self.counts.router.clone(),
         };
         self.out.send_replace(Some(Arc::new(snapshot)));
     }

@@ -9,6 +9,7 @@ use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
 use tidegate_model::record::What;
 use tidegate_model::remote::{Arrived, Hits, Notice};
+use tidegate_model::router::RouterState;
 use tidegate_model::signals::LinkUse;
 use tidegate_model::snapshot::{
     Followed, GatewaysState, InterfaceState, Lately, PeerState, ReasonCount, RuleCounts, Sample,
@@ -33,7 +34,7 @@ pub trait Plane: Outlet + Counters + Lifecycle {}
 impl<T: Outlet + Counters + Lifecycle> Plane for T {}
 
 /// What the dataplane counted, since its state was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {
     /// Of all services, in the order of the configuration, by class, verdict and reason.
     pub services: Vec<Vec<VerdictCount>>,
@@ -41,6 +42,8 @@ pub struct Counted {
     pub passed: Vec<ReasonCount>,
     /// What found no room in the tables of connections, by the key of its table in the configuration.
     pub table_losses: Vec<ReasonCount>,
+    /// What a router measures; `None`: nothing.
+    pub router: Option<RouterState>,
 }
 
 /// What the request rules of one service counted since their state was made.

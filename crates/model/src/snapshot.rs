@@ -4,6 +4,7 @@
 use crate::limits::{BucketLimits, ServiceLimits};
 use crate::record::Sums;
 use crate::remote::Restriction;
+use crate::router::RouterState;
 use crate::shadow::ShadowSums;
 use crate::signals::{BucketSignals, Reading, Signals};
 use crate::totals::ServiceTotals;
@@ -58,6 +59,9 @@ pub struct Snapshot {
     /// Limits that routers are told by BGP FlowSpec; `None`: they are told none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flowspec: Option<FlowspecState>,
+    /// What this router measures of the destinations behind it; `None`: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router: Option<RouterState>,
 }
 
 /// The BGP speaker, and what it announces.

@@ -9,6 +9,7 @@ mod export;
 mod flowspec;
 mod peers;
 mod requests;
+mod router;
 mod schema;
 mod service;
 mod table;
@@ -17,6 +18,7 @@ pub use export::{CONTENT_TYPE, Point, openmetrics, openmetrics_as_of, points, re
 pub use flowspec::flowspec_lines;
 pub use peers::{links_table, peers_table, remote_table};
 pub use requests::{BucketFigures, bucket_figures, buckets_table, rules_table, unevaluated_lines};
+pub use router::router_lines;
 pub use schema::{Kind, LABEL_BYTES_MAX, Metric, Number, OVER_TIME, OverTime, metrics};
 pub use service::{Figures, figures};
 pub use table::{COLUMNS, Column, fitting, render_rows, services_table};

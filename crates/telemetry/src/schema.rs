@@ -9,6 +9,7 @@ mod over_time;
 mod peers;
 mod record;
 mod requests;
+mod router;
 
 pub use over_time::{OVER_TIME, OverTime};
 use tidegate_model::signals::{Family, Reading};
@@ -171,6 +172,7 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
         .chain(peers::METRICS)
         .chain(gateways::METRICS)
         .chain(flowspec::METRICS)
+        .chain(router::METRICS)
 }
 
 const SERVICES: &[Metric] = &[

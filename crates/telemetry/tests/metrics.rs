@@ -9,11 +9,12 @@ use sample::*;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use tidegate_model::router::RouterState;
 use tidegate_model::snapshot::{FlowspecState, Snapshot};
 use tidegate_model::totals::Histogram;
 use tidegate_telemetry::{
     Kind, LABEL_BYTES_MAX, OVER_TIME, OverTime, buckets_table, flowspec_lines, links_table,
-    metrics, openmetrics, peers_table, points, reference, remote_table, rules_table,
+    metrics, openmetrics, peers_table, points, reference, remote_table, router_lines, rules_table,
     services_table, unevaluated_lines,
 };
 use tidegate_units::Nanos;
@@ -38,6 +39,15 @@ fn what_routers_are_told_is_shown() {
     let shown = flowspec_lines(&Snapshot { flowspec: Some(shadow), ..Snapshot::default() });
     assert!(shown.starts_with("flowspec (gobgp): shadow: nothing is announced\nroute"), "{shown}");
     assert_eq!(flowspec_lines(&Snapshot::default()), "");
+}
+
+#[test]
+fn what_a_router_measures_is_shown() {
+    golden("tests/golden/router.txt", &router_lines(&snapshot()));
+    let problem = RouterState { problem: "no tcx".into(), ..RouterState::default() };
+    let shown = router_lines(&Snapshot { router: Some(problem), ..Snapshot::default() });
+    assert!(shown.contains("  not measured: no tcx\n"), "{shown}");
+    assert_eq!(router_lines(&Snapshot::default()), "");
 }
 
 #[test]
@@ -126,6 +136,7 @@ fn names_follow_the_rule_and_are_unique() {
             "state",
             "route",
             "unit",
+            "destination",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),

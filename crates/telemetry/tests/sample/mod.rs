@@ -4,6 +4,9 @@
 use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::record::{Levels, Shed, Sums};
 use tidegate_model::remote::Restriction;
+use tidegate_model::router::{
+    DestinationCounts, DestinationFigures, DestinationState, RouterState,
+};
 use tidegate_model::shadow::ShadowSums;
 use tidegate_model::signals::{
     AcceptQueue, Balance, BucketCounts, BucketSignals, Counts, Family, InterfaceQueue, Queue,
@@ -462,6 +465,53 @@ pub(crate) fn snapshot() -> Snapshot {
         ],
         gateways: Some(gateways()),
         flowspec: Some(flowspec()),
+        router: Some(router()),
+    }
+}
+
+pub(crate) fn router() -> RouterState {
+    let counts = DestinationCounts {
+        syns: 410,
+        syns_repeated: 12,
+        admitted: 400,
+        begun: 900,
+        completed: 880,
+        given_up: 5,
+        sent_bytes: 9_000_000,
+        again_bytes: 90_000,
+        delivered_bytes: 8_900_000,
+    };
+    let figures = DestinationFigures {
+        syns: 8.2,
+        admitted: 8.0,
+        completed: 17.6,
+        delivered: 178_000.0,
+        again: Some(0.01),
+        median: Some(Nanos::from_millis(57)),
+        p99: Some(Nanos::from_millis(655)),
+        fastest: Some(61_000.0),
+    };
+    let quiet = DestinationFigures { median: None, p99: None, fastest: None, ..figures };
+    RouterState {
+        problem: String::new(),
+        connections: 37,
+        connections_max: 65_536,
+        sample: 4,
+        known: 2,
+        known_max: 4096,
+        losses: vec![
+            ReasonCount { reason: "connections".into(), count: 0 },
+            ReasonCount { reason: "unknown".into(), count: 3 },
+        ],
+        all: DestinationState { address: "all".into(), counts, last: Some(quiet) },
+        destinations: vec![
+            DestinationState { address: "192.0.2.1:80".into(), counts, last: Some(figures) },
+            DestinationState {
+                address: "[2001:db8::1]:443".into(),
+                counts: DestinationCounts::default(),
+                last: None,
+            },
+        ],
     }
 }
 

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A router's measurement as the daemon keeps it: sweeps with the heartbeats, figures once an interval, and
+//! links that are made again. It is no part of what protects: whatever fails here is told, and all else goes on.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use tidegate_bpf::{Dataplane, Error, Interface, Router, RouterLosses, RouterTimes};
+use tidegate_config::{Config, RouterConfig};
+use tidegate_model::router::{
+    DestinationCounts, DestinationFigures, DestinationState, RouterState,
+};
+use tidegate_model::snapshot::ReasonCount;
+use tidegate_units::Nanos;
+
+/// How often figures are made. The table is swept in less: 32 heartbeats of 100 ms.
+const INTERVAL: Nanos = Nanos::from_secs(5);
+/// Most destinations that are shown one by one.
+const SHOWN_MAX: usize = 32;
+/// Share of the connections that are the fastest (authors' code of NEWS).
+const FASTEST: f64 = 0.1;
+/// How often links are looked after.
+const LOOK_EVERY: Nanos = Nanos::SECOND;
+/// What the interfaces together are called.
+const ALL: &str = "all";
+
+/// A destination as it was read: its place, its address, its counts.
+type Read = (usize, SocketAddr, DestinationCounts);
+
+/// The measurement; nothing of it is there without the section `router`.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    router: Option<Router>,
+    interfaces: Vec<Interface>,
+    state: Option<RouterState>,
+    /// When figures were made last, with what was counted then by place; times of those that were shown.
+    before: Option<(Nanos, Vec<DestinationCounts>)>,
+    times: BTreeMap<usize, RouterTimes>,
+    looked: Nanos,
+    problems: Vec<String>,
+}
+
+impl Measured {
+    /// Begins, where the configuration has a section for it.
+    pub(super) fn start(
+        config: &Config,
+        interfaces: Vec<Interface>,
+        dataplane: &Dataplane,
+    ) -> Self {
+        let Some(section) = &config.router else { return Self::default() };
+        let mut measured = Self { interfaces, state: Some(fresh(section)), ..Self::default() };
+        match Router::load(section) {
+            Ok(router) => measured.router = Some(router),
+            Err(error) => measured.problems = vec![error.to_string()],
+        }
+        measured.attach(dataplane);
+        if measured.problems.is_empty() {
+            tracing::info!(destinations = section.destinations.len(), "measures as a router");
+        }
+        measured.problems.iter().for_each(|text| tracing::warn!("router: {text}"));
+        measured
+    }
+
+    /// Why a configuration cannot be followed without a restart.
+    pub(super) fn refuses(&self, config: &Config) -> Option<&'static str> {
+        let section = config.router.as_ref()?;
+        let can = match (&self.router, &self.state) {
+            (Some(router), _) => router.can_follow(section),
+            // What failed at the start is not tried again.
+            (None, Some(_)) => true,
+            (None, None) => false,
+        };
+        (!can).then_some(
+            "router: the section, its connections and destinations_max come by a restart only: start \
+             the daemon anew with them",
+        )
+    }
+
+    /// Follows a configuration that it does not refuse.
+    pub(super) fn apply(
+        &mut self,
+        config: &Config,
+        interfaces: Vec<Interface>,
+        dataplane: &Dataplane,
+    ) {
+        let Some(section) = &config.router else {
+            *self = Self::default();
+            return;
+        };
+        self.interfaces = interfaces;
+        if let Some(router) = &mut self.router
+            && router.config() != section
+            && let Err(error) = router.follow(section)
+        {
+            tracing::warn!(%error, "router: the destinations are those of before");
+        }
+        self.attach(dataplane);
+    }
+
+    fn attach(&mut self, dataplane: &Dataplane) {
+        let Some(router) = &mut self.router else { return };
+        self.problems = router.attach(&self.interfaces, Some(dataplane));
+    }
+
+    /// With each heartbeat.
+    pub(super) fn heartbeat(&mut self, now: Nanos, dataplane: &Dataplane) {
+        let Some(router) = &mut self.router else { return self.tell() };
+        if now.since(self.looked) >= LOOK_EVERY {
+            self.looked = now;
+            if !router.is_attached() {
+                self.problems = router.attach(&self.interfaces, Some(dataplane));
+            }
+        }
+        let due = self.before.as_ref().is_none_or(|(then, _)| now.since(*then) >= INTERVAL);
+        let looked = router.sweep().and_then(|_| if due { self.look(now) } else { Ok(()) });
+        if let Err(error) = looked {
+            self.problems = vec![error.to_string()];
+        }
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        if let Some(state) = &mut self.state {
+            state.problem = self.problems.join("; ");
+        }
+    }
+
+    /// What is shown of it; `None`: it is not configured.
+    pub(super) fn state(&self) -> Option<RouterState> {
+        self.state.clone()
+    }
+
+    /// What an operator should know, one sentence each.
+    pub(super) fn doubts(&self) -> impl Iterator<Item = String> + '_ {
+        self.problems.iter().map(|text| format!("router: not measured: {text}"))
+    }
+
+    /// Reads all destinations, and makes figures of the interval.
+    fn look(&mut self, now: Nanos) -> Result<(), Error> {
+        let (Some(router), Some(state)) = (&self.router, &mut self.state) else { return Ok(()) };
+        let read = router.destinations()?;
+        let sample = u64::from(router.config().sample);
+        let (then, before) = self.before.take().unwrap_or_default();
+        let period = (then != Nanos::ZERO).then(|| now.since(then).as_secs_f64());
+        let was = |place: usize| before.get(place).copied().unwrap_or_default();
+        let mut order: Vec<&Read> = read.iter().collect();
+        order.sort_by_key(|(place, _, counts)| std::cmp::Reverse(activity(*counts, was(*place))));
+        order.truncate(SHOWN_MAX);
+        let mut times = BTreeMap::new();
+        state.destinations.clear();
+        for (place, address, counts) in order {
+            let now_times = router.times(*place);
+            // What was not shown has no earlier look: it is all new if it is new itself.
+            let earlier = self.times.get(place).cloned().or_else(|| {
+                let empty = now_times.as_ref().map(|times| times.since(times));
+                empty.filter(|_| before.len() <= *place && period.is_some())
+            });
+            let new = now_times.as_ref().zip(earlier.as_ref()).map(|(now, then)| now.since(then));
+            let last = period.map(|s| figures((*counts, was(*place)), s, (sample, new.as_ref())));
+            let (address, counts) = (address.to_string(), scaled(*counts, sample));
+            state.destinations.push(DestinationState { address, counts, last });
+            times.extend(now_times.map(|times| (*place, times)));
+        }
+        self.times = times;
+        let sum =
+            |all: DestinationCounts, one: DestinationCounts| all.with(one, u64::saturating_add);
+        let all = read.iter().fold(DestinationCounts::default(), |all, (_, _, one)| sum(all, *one));
+        let all_before =
+            before.iter().fold(DestinationCounts::default(), |all, one| sum(all, *one));
+        let last = period.map(|s| figures((all, all_before), s, (sample, None)));
+        state.all = DestinationState { address: ALL.into(), counts: scaled(all, sample), last };
+        state.sample = router.config().sample;
+        state.connections = router.connections();
+        state.known = read.len() as u64;
+        state.losses = losses(router.losses()?);
+        let mut kept = vec![DestinationCounts::default(); router.known()?];
+        for (place, _, counts) in read {
+            if let Some(of) = kept.get_mut(place) {
+                *of = counts;
+            }
+        }
+        self.before = Some((now, kept));
+        Ok(())
+    }
+}
+
+/// Before anything was measured.
+fn fresh(section: &RouterConfig) -> RouterState {
+    RouterState {
+        connections_max: section.connections.into(),
+        sample: section.sample,
+        known_max: section.destinations_max.into(),
+        all: DestinationState { address: ALL.into(), ..DestinationState::default() },
+        ..RouterState::default()
+    }
+}
+
+/// By what destinations are the busiest: what was delivered, and SYNs where nothing was.
+fn activity(now: DestinationCounts, then: DestinationCounts) -> (u64, u64) {
+    let new = now.with(then, u64::saturating_sub);
+    (new.delivered_bytes, new.syns)
+}
+
+/// What is counted of connections, as if all were followed; SYNs are all counted.
+fn scaled(counts: DestinationCounts, sample: u64) -> DestinationCounts {
+    let of = |n: u64| n.saturating_mul(sample);
+    DestinationCounts {
+        syns: counts.syns,
+        syns_repeated: counts.syns_repeated,
+        admitted: of(counts.admitted),
+        begun: of(counts.begun),
+        completed: of(counts.completed),
+        given_up: of(counts.given_up),
+        sent_bytes: of(counts.sent_bytes),
+        again_bytes: of(counts.again_bytes),
+        delivered_bytes: of(counts.delivered_bytes),
+    }
+}
+
+fn figures(
+    (now, then): (DestinationCounts, DestinationCounts),
+    seconds: f64,
+    (sample, times): (u64, Option<&RouterTimes>),
+) -> DestinationFigures {
+    let new = scaled(now.with(then, u64::saturating_sub), sample);
+    let each = |n: u64| n as f64 / seconds;
+    let bytes = new.sent_bytes + new.again_bytes;
+    DestinationFigures {
+        syns: each(new.syns),
+        admitted: each(new.admitted),
+        completed: each(new.completed),
+        delivered: each(new.delivered_bytes),
+        again: (bytes > 0).then(|| new.again_bytes as f64 / bytes as f64),
+        median: times.and_then(|times| times.took(0.5)),
+        p99: times.and_then(|times| times.took(0.99)),
+        fastest: times.and_then(|times| times.fastest(FASTEST)),
+    }
+}
+
+fn losses(losses: RouterLosses) -> Vec<ReasonCount> {
+    let RouterLosses { connections, handshakes, destinations, unknown } = losses;
+    let all = [
+        ("connections", connections),
+        ("handshakes", handshakes),
+        ("destinations", destinations),
+        ("unknown", unknown),
+    ];
+    all.into_iter().map(|(reason, count)| ReasonCount { reason: reason.into(), count }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(syns: u64, completed: u64, delivered_bytes: u64) -> DestinationCounts {
+        DestinationCounts { syns, completed, delivered_bytes, ..DestinationCounts::default() }
+    }
+
+    #[test]
+    fn what_is_sampled_is_multiplied_and_syns_are_not() {
+        let figures = figures((counts(30, 12, 4000), counts(10, 2, 0)), 5.0, (4, None));
+        assert_eq!((figures.syns, figures.completed, figures.delivered), (4.0, 8.0, 3200.0));
+        assert_eq!((figures.median, figures.again), (None, None));
+        assert_eq!(scaled(counts(30, 12, 4000), 4), counts(30, 48, 16_000));
+    }
+
+    #[test]
+    fn the_busiest_are_those_to_which_most_was_delivered() {
+        let then = counts(5, 5, 1000);
+        let few = activity(counts(50, 6, 1010), then);
+        assert!(activity(counts(5, 5, 1020), then) > few);
+        assert!(
+            few > activity(counts(6, 6, 1010), then),
+            "and of those equal, to which most comes"
+        );
+    }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What a router measures of the destinations behind it, for people.
+
+use crate::table::{plain, render_rows};
+use std::fmt::Write as _;
+use tidegate_model::router::{DestinationState, RouterState};
+use tidegate_model::snapshot::Snapshot;
+use tidegate_units::Nanos;
+
+const TITLES: [&str; 10] = [
+    "destination",
+    "syns/s",
+    "admitted/s",
+    "exchanges/s",
+    "in flight",
+    "median",
+    "p99",
+    "Mbit/s",
+    "fastest Mbit/s",
+    "again %",
+];
+
+/// Connections, losses, and the busiest destinations; empty where nothing is measured.
+#[must_use]
+pub fn router_lines(snapshot: &Snapshot) -> String {
+    let Some(state) = &snapshot.router else { return String::new() };
+    let RouterState { connections, connections_max, known, known_max, sample, .. } = state;
+    let sampled = if *sample > 1 { format!(", one in {sample} sampled") } else { String::new() };
+    let mut text = format!(
+        "router: {connections} of {connections_max} connections, {known} of {known_max} destinations{sampled}\n"
+    );
+    if !state.problem.is_empty() {
+        let _ = writeln!(text, "  not measured: {}", plain(&state.problem));
+    }
+    let losses: Vec<_> = state.losses.iter().filter(|loss| loss.count > 0).collect();
+    if !losses.is_empty() {
+        let each = losses.iter().map(|l| format!("{} {}", l.count, plain(&l.reason)));
+        let _ = writeln!(text, "  missed: {}", each.collect::<Vec<_>>().join(", "));
+    }
+    let titles = TITLES.map(String::from).to_vec();
+    let destinations = std::iter::once(&state.all).chain(&state.destinations).map(cells);
+    let rows: Vec<_> = std::iter::once(titles).chain(destinations).collect();
+    let right: Vec<bool> = (0..TITLES.len()).map(|column| column > 0).collect();
+    text.push_str(&render_rows(&rows, &right));
+    text
+}
+
+fn cells(destination: &DestinationState) -> Vec<String> {
+    let last = destination.last.as_ref();
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let number =
+        |value: Option<f64>, times: f64| or_dash(value.map(|v| format!("{:.1}", v * times)));
+    let time = |time: Option<Nanos>| or_dash(time.map(|time| time.to_string()));
+    vec![
+        plain(&destination.address),
+        number(last.map(|l| l.syns), 1.0),
+        number(last.map(|l| l.admitted), 1.0),
+        number(last.map(|l| l.completed), 1.0),
+        destination.counts.in_flight().to_string(),
+        time(last.and_then(|l| l.median)),
+        time(last.and_then(|l| l.p99)),
+        number(last.map(|l| l.delivered), 8e-6),
+        number(last.and_then(|l| l.fastest), 8e-6),
+        number(last.and_then(|l| l.again), 100.0),
+    ]
+}

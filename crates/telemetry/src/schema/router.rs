@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The metrics of what a router measures.
+
+use super::{Metric, counter, gauge};
+use tidegate_model::router::{DestinationState, RouterState};
+use tidegate_model::snapshot::Snapshot;
+
+/// Every metric of a router, in the order in which they are exported.
+pub(crate) const METRICS: &[Metric] = &[
+    gauge(
+        "router_connections",
+        "",
+        "Connections that the router follows; absent without the key router.",
+        &[],
+        |s, out| each(s, |r| out(&[], r.connections.into())),
+    ),
+    gauge("router_destinations", "", "Destinations that the router has found.", &[], |s, out| {
+        each(s, |r| out(&[], r.known.into()))
+    }),
+    counter(
+        "router_syns",
+        "",
+        "SYNs to a destination by state: first, repeated (a copy of one that was seen).",
+        &["destination", "state"],
+        |s, out| {
+            of_each(s, |d| {
+                out(&[&d.address, "first"], d.counts.syns.into());
+                out(&[&d.address, "repeated"], d.counts.syns_repeated.into());
+            })
+        },
+    ),
+    counter(
+        "router_admitted",
+        "connections",
+        "Connections to a destination whose handshake was completed.",
+        &["destination"],
+        |s, out| of_each(s, |d| out(&[&d.address], d.counts.admitted.into())),
+    ),
+    counter(
+        "router_exchanges",
+        "",
+        "Exchanges of a destination by state: begun, completed, given-up (ended without their response).",
+        &["destination", "state"],
+        |s, out| {
+            of_each(s, |d| {
+                out(&[&d.address, "begun"], d.counts.begun.into());
+                out(&[&d.address, "completed"], d.counts.completed.into());
+                out(&[&d.address, "given-up"], d.counts.given_up.into());
+            })
+        },
+    ),
+    counter(
+        "router_payload",
+        "bytes",
+        "Bytes of payload of a destination by state: sent (each once), again (sent before), delivered (acknowledged).",
+        &["destination", "state"],
+        |s, out| {
+            of_each(s, |d| {
+                out(&[&d.address, "sent"], d.counts.sent_bytes.into());
+                out(&[&d.address, "again"], d.counts.again_bytes.into());
+                out(&[&d.address, "delivered"], d.counts.delivered_bytes.into());
+            })
+        },
+    ),
+    counter(
+        "router_unmeasured",
+        "",
+        "What was not measured, by reason: connections, handshakes and destinations without room, SYNs to \
+         what is unknown.",
+        &["reason"],
+        |s, out| {
+            each(s, |r| r.losses.iter().for_each(|l| out(&[&l.reason], l.count.into())));
+        },
+    ),
+];
+
+fn each(snapshot: &Snapshot, visit: impl FnMut(&RouterState)) {
+    snapshot.router.iter().for_each(visit);
+}
+
+/// All destinations together, and the busiest by themselves: no more than the snapshot has.
+fn of_each(snapshot: &Snapshot, mut visit: impl FnMut(&DestinationState)) {
+    each(snapshot, |router| {
+        std::iter::once(&router.all).chain(&router.destinations).for_each(&mut visit);
+    });
+}

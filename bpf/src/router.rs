@@ -237,18 +237,18 @@ impl Router {
     }
 
     fn both(&self, plain: bool) -> Result<[OwnedFd; 2], Error> {
-        Ok([self.program(Side::Ingress, plain)?, self.program(Side::Egress, plain)?])
+        Ok([self.program(Side::Ingress, plain, true)?, self.program(Side::Egress, plain, true)?])
     }
 
-    /// The program of a side, for links with or without Ethernet headers.
-    fn program(&self, side: Side, plain: bool) -> Result<OwnedFd, Error> {
+    /// The program of a side, for links with or without Ethernet headers; for tcx, or for any kernel.
+    fn program(&self, side: Side, plain: bool, tcx: bool) -> Result<OwnedFd, Error> {
         let link = if plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET };
         let settings = Settings { link, ..self.settings };
         let (object, bytes, kind) = match side {
             Side::Ingress => ("router_in", &self.objects.ingress, ProgramAttachType::TcxIngress),
             Side::Egress => ("router_out", &self.objects.egress, ProgramAttachType::TcxEgress),
         };
-        let load = Load { object, bytes, settings, attach_type: Some(kind) };
+        let load = Load { object, bytes, settings, attach_type: tcx.then_some(kind) };
         objects::load(&self.maps, &load)
     }
 
@@ -284,7 +284,8 @@ impl Router {
     /// When one cannot be loaded.
     #[doc(hidden)]
     pub fn hooks(&self) -> Result<RouterHooks, Error> {
-        self.both(false).map(RouterHooks)
+        let program = |side| self.program(side, false, false);
+        Ok(RouterHooks([program(Side::Ingress)?, program(Side::Egress)?]))
     }
 
     /// Instructions that the verifier processed, by program, for tests.
@@ -293,7 +294,7 @@ impl Router {
     /// When one cannot be loaded.
     #[doc(hidden)]
     pub fn budgets(&self) -> Result<[(&'static str, u32); 3], Error> {
-        let of = |side| objects::verified_insns(&self.program(side, false)?);
+        let of = |side| objects::verified_insns(&self.program(side, false, false)?);
         Ok([
             ("router_in", of(Side::Ingress)?),
             ("router_out", of(Side::Egress)?),

@@ -195,6 +195,27 @@ fn exchanges_of_one_connection_end_where_the_next_begins_or_after_a_second() {
 }
 
 #[test]
+fn a_response_is_complete_once_all_of_it_is_acknowledged_also_with_its_fin() {
+    let world = World::new(&plans::router(&WHERE));
+    let mut talk = world.open(V4, 40_000);
+    world.asks(&mut talk);
+    let before = talk;
+    world.says(&mut talk, 2800);
+    // The client asks again before it has seen anything, and when it has seen a half.
+    for seen in [0, 1400] {
+        let mut early = Talk { said: before.said.wrapping_add(seen), ..talk };
+        world.asks(&mut early);
+        talk.asked = early.asked;
+    }
+    let counts = world.counts();
+    assert_eq!((counts.begun, counts.delivered_bytes), (1, 1400), "it is the same exchange");
+    world.closes(&talk);
+    let counts = world.counts();
+    assert_eq!((counts.completed, counts.given_up, counts.delivered_bytes), (1, 0, 2800));
+    assert_eq!(took(&world.times())[0].0, Durations::class_of(2800));
+}
+
+#[test]
 fn what_is_sent_again_and_what_was_never_sent_is_no_progress() {
     let world = World::new(&plans::router(&WHERE));
     let mut talk = world.open(V4, 40_000);

@@ -160,6 +160,7 @@ const BESIDE: [(&str, Programs); 3] = [
                     "late_live",
                     "programs",
                     "requests_odd_live",
+                    "router",
                     "sockets",
                     "tls_live",
                 ],

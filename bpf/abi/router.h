@@ -58,7 +58,7 @@ struct tg_router_destination {
 
 struct tg_router_times {
 	struct tg_durations durations;
-	/* of connections that were sent something, once a round of the sweep */
+	/* of connections that got bytes: in each round of the sweep, and at the end */
 	__u32 rate[TG_ROUTER_RATES];
 };
 

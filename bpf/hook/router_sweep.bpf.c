@@ -1,21 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Looks at a part of a router's connections: ends exchanges whose response is all
- * there and after which nothing came for a second, forgets connections that were idle
- * too long, and notes how fast the others are. The daemon runs it with each heartbeat.
+ * there and after which nothing came for a second, and of connections that were idle too
+ * long, and notes how fast the others are. The daemon runs it with each heartbeat.
  */
 #include "../router/table.h"
-
-static __always_inline void tg_router_note_rate(struct tg_router_flow *f,
-						__u64 now_ns)
-{
-	__u32 rate = tg_tsw_rate(&tg_router_tsw, &f->rate, now_ns);
-	__u32 bucket = tg_router_bucket(rate) & (TG_ROUTER_RATES - 1);
-	struct tg_router_times *t = tg_router_at(&tg_router_times, f->place);
-
-	if (t)
-		__sync_fetch_and_add(&t->rate[bucket], 1);
-}
 
 static __always_inline void tg_router_look(__u64 *at, struct tg_router_flow *f,
 					   struct tg_router_sweep *s)
@@ -24,17 +13,18 @@ static __always_inline void tg_router_look(__u64 *at, struct tg_router_flow *f,
 
 	if (fingerprint == TG_ROUTER_FREE || fingerprint == TG_ROUTER_BUSY)
 		return;
+	/* it keeps its place until another one needs that, and goes on from there */
 	if (tg_router_is_idle(f, s->now_ns)) {
 		tg_router_end(f);
-		tg_router_free(at, fingerprint);
 		return;
 	}
 	s->open++;
 	if (then_ns > s->since_ns)
-		tg_router_note_rate(f, s->now_ns);
+		tg_router_note_rate(f, tg_tsw_rate(&tg_router_tsw, &f->rate,
+						   s->now_ns));
 	if (READ_ONCE(f->phase) == TG_ROUTER_RESPONSE && tg_router_has_all(f) &&
 	    tg_elapsed_ns(s->now_ns, then_ns) >= TG_ROUTER_QUIET_NS)
-		tg_router_end(f);
+		tg_router_end_of(f, TG_ROUTER_RESPONSE);
 }
 
 static long tg_router_sweep_set(__u32 i, struct tg_router_sweep *s)

@@ -84,16 +84,30 @@ static __always_inline void tg_router_took(const struct tg_router_flow *f)
 		__sync_fetch_and_add(&t->durations.count[class][bucket], 1);
 }
 
+/* Notes how fast a connection is, in bytes per second. */
+static __always_inline void tg_router_note_rate(const struct tg_router_flow *f,
+						__u32 rate)
+{
+	struct tg_router_times *t = tg_router_at(&tg_router_times, f->place);
+	__u32 bucket = tg_router_bucket(rate) & (TG_ROUTER_RATES - 1);
+
+	if (t)
+		__sync_fetch_and_add(&t->rate[bucket], 1);
+}
+
 /* The client has all that the server has sent. */
 static __always_inline int tg_router_has_all(const struct tg_router_flow *f)
 {
 	return READ_ONCE(f->acked) == READ_ONCE(f->sent);
 }
 
-/* Ends the exchange: completed, if it is a response and the client has all of it. */
-static __always_inline void tg_router_end(struct tg_router_flow *f)
+/*
+ * Ends the exchange, if it still is in this phase: completed, if it is a response and the
+ * client has all of it.
+ */
+static __always_inline void tg_router_end_of(struct tg_router_flow *f,
+					     __u32 phase)
 {
-	__u32 phase = READ_ONCE(f->phase);
 	struct tg_router_destination *d = tg_router_to(f);
 
 	if (phase == TG_ROUTER_IDLE || !d ||
@@ -106,6 +120,11 @@ static __always_inline void tg_router_end(struct tg_router_flow *f)
 	} else {
 		tg_router_count(&d->counts.given_up, 1);
 	}
+}
+
+static __always_inline void tg_router_end(struct tg_router_flow *f)
+{
+	tg_router_end_of(f, READ_ONCE(f->phase));
 }
 
 /* An acknowledgement of the client's. The FIN of the server is one more than its data. */
@@ -138,8 +157,9 @@ static __always_inline void tg_router_asked(struct tg_router_flow *f,
 		return;
 	f->began_ns = now_ns;
 	f->got = 0;
-	WRITE_ONCE(f->phase, TG_ROUTER_REQUEST);
-	tg_router_count(&d->counts.begun, 1);
+	if (__sync_val_compare_and_swap(&f->phase, TG_ROUTER_IDLE,
+					TG_ROUTER_REQUEST) == TG_ROUTER_IDLE)
+		tg_router_count(&d->counts.begun, 1);
 }
 
 /* A packet of the client's. 1: the connection is over. */

@@ -7,7 +7,8 @@
  * names this ISN proves that the client receives what is sent to its address. Only then
  * the connection gets a place, and its destination is known: spoofed SYNs get neither.
  * Where all places of a set are taken by connections that are not idle, a connection is
- * not followed, and that is counted.
+ * not followed, and that is counted. One that is idle keeps its place until then. A
+ * SYN-ACK with another ISN says that its tuple belongs to another connection now.
  *
  * Of the connections one in `sample` is followed, by its hash.
  */
@@ -49,10 +50,24 @@ static __always_inline int tg_router_find(__u64 fingerprint,
 	return 0;
 }
 
-/* A connection is over: who wins the exchange has freed it. */
-static __always_inline void tg_router_free(__u64 *at, __u64 fingerprint)
+/* Gives the place of a connection back. 1: we did, and nobody else. */
+static __always_inline int tg_router_free(__u64 *at, __u64 fingerprint)
 {
-	__sync_val_compare_and_swap(at, fingerprint, TG_ROUTER_FREE);
+	return __sync_val_compare_and_swap(at, fingerprint, TG_ROUTER_FREE) ==
+	       fingerprint;
+}
+
+/* A connection is over. One that was shorter than a round of the sweep is in none. */
+static __always_inline void tg_router_over(const struct tg_router_way *way,
+					   __u64 fingerprint)
+{
+	struct tg_router_flow last = {
+		.rate = way->flow->rate,
+		.place = way->flow->place,
+	};
+
+	if (tg_router_free(way->fingerprint, fingerprint) && last.rate.seen)
+		tg_router_note_rate(&last, last.rate.rate);
 }
 
 static __always_inline int tg_router_is_idle(const struct tg_router_flow *f,
@@ -142,7 +157,9 @@ tg_router_place(const struct tg_router_key *key)
 	/* another CPU may have been faster: then this place stays empty */
 	if (bpf_map_update_elem(&tg_router_places, key, &place, 1 /* BPF_NOEXIST */))
 		return bpf_map_lookup_elem(&tg_router_places, key);
-	d->key = *key;
+	/* the port last: it says that the address is there */
+	__builtin_memcpy(d->key.addr, key->addr, sizeof(d->key.addr));
+	WRITE_ONCE(d->key.port, key->port);
 	return bpf_map_lookup_elem(&tg_router_places, key);
 }
 
@@ -160,8 +177,11 @@ static __always_inline int tg_router_open(struct tg_router_way *way,
 
 	tg_router_key_of(&key, p->dst, p->dport);
 	place = tg_router_place(&key);
-	if (!set || !place)
+	d = place ? tg_router_at(&tg_router_counts, *place) : 0;
+	if (!set || !d)
 		return 0;
+	/* whether it can be followed or not */
+	tg_router_count(&d->counts.admitted, 1);
 	for (int i = 0; i < TG_ROUTER_WAYS && !found; i++) {
 		way->fingerprint = &set->fingerprint[i];
 		way->flow = &set->flow[i];
@@ -176,9 +196,6 @@ static __always_inline int tg_router_open(struct tg_router_way *way,
 	way->flow->acked = way->flow->sent = p->ack;
 	way->flow->asked = p->seq;
 	way->flow->seen = now_ns >> TG_ROUTER_SEEN_SHIFT;
-	d = tg_router_to(way->flow);
-	if (d)
-		tg_router_count(&d->counts.admitted, 1);
 	WRITE_ONCE(*way->fingerprint, fingerprint);
 	return 1;
 }
@@ -226,10 +243,17 @@ static __always_inline void tg_router_syn_ack(const struct tg_packet *p,
 	__u32 units = now_ns >> TG_ROUTER_SEEN_SHIFT;
 	struct tg_router_note *note;
 	struct tg_router_key key;
+	struct tg_router_way way;
 
 	tg_router_key_of(&key, p->src, p->sport);
 	if (!tg_router_sampled(fingerprint) || !tg_router_wants(&key))
 		return;
+	/* another connection of the same tuple, unless it is the same SYN-ACK */
+	if (tg_router_find(fingerprint, &way) &&
+	    READ_ONCE(way.flow->sent) != p->seq + 1) {
+		tg_router_end(way.flow);
+		tg_router_over(&way, fingerprint);
+	}
 	note = tg_router_note_of(fingerprint);
 	if (!note)
 		return;
@@ -252,8 +276,8 @@ static __always_inline int tg_router_proves(__u64 fingerprint,
 	    READ_ONCE(note->fingerprint) != fingerprint ||
 	    READ_ONCE(note->isn) + 1 != p->ack)
 		return 0;
-	WRITE_ONCE(note->fingerprint, 0);
-	return 1;
+	return __sync_val_compare_and_swap(&note->fingerprint, fingerprint,
+					   0) == fingerprint;
 }
 
 /* A packet that comes from the clients. */
@@ -274,7 +298,7 @@ static __always_inline void tg_router_ingress(const struct tg_packet *p)
 	     !tg_router_open(&way, fingerprint, p, now_ns)))
 		return;
 	if (tg_router_client(way.flow, p, now_ns))
-		tg_router_free(way.fingerprint, fingerprint);
+		tg_router_over(&way, fingerprint);
 }
 
 /* A packet that goes to the clients. */
@@ -291,7 +315,7 @@ static __always_inline void tg_router_egress(const struct tg_packet *p)
 	fingerprint = tg_hash_flow(p, 1);
 	if (tg_router_find(fingerprint, &way) &&
 	    tg_router_server(way.flow, p, now_ns))
-		tg_router_free(way.fingerprint, fingerprint);
+		tg_router_over(&way, fingerprint);
 }
 
 #endif

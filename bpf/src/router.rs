@@ -154,6 +154,7 @@ impl Router {
     pub fn can_follow(&self, config: &RouterConfig) -> bool {
         config.connections == self.config.connections
             && config.destinations_max == self.config.destinations_max
+            && config.sample == self.config.sample
     }
 
     /// Looks for destinations elsewhere from now on; those that are known stay. Sizes stay as they were.

@@ -29,7 +29,8 @@ pub struct RouterTimes {
     /// By size class, and bucket of the duration ([`Durations`]).
     pub durations: Vec<[u32; Durations::BUCKETS]>,
     /// Connections by bucket of their rate, which are those of durations: at 256 there are bytes per second in
-    /// place of microseconds. Each connection that was sent something is counted about every 32 heartbeats.
+    /// place of microseconds. Each connection that was sent something is counted about every 32 heartbeats, and
+    /// once it has ended.
     pub rates: [u32; abi::ROUTER_RATES],
 }
 

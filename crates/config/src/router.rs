@@ -34,7 +34,8 @@ pub struct RouterConfig {
     #[serde(default = "destinations_max")]
     #[schemars(range(min = ROUTER_KNOWN_RANGE.0, max = ROUTER_KNOWN_RANGE.1))]
     pub destinations_max: u32,
-    /// One connection in so many is followed, chosen by its hash; SYNs are all counted.
+    /// One connection in so many is followed, chosen by its hash; SYNs are all counted. Changes by a
+    /// restart only.
     #[serde(default = "sample")]
     #[schemars(range(min = SAMPLE_RANGE.0, max = SAMPLE_RANGE.1))]
     pub sample: u32,

@@ -18,8 +18,10 @@ const INTERVAL: Nanos = Nanos::from_secs(5);
 const SHOWN_MAX: usize = 32;
 /// Share of the connections that are the fastest (authors' code of NEWS).
 const FASTEST: f64 = 0.1;
-/// How often links are looked after.
+/// How often links are looked after. After a try that failed this doubles, up to the longest: a try may load programs,
+/// for which a tick waits.
 const LOOK_EVERY: Nanos = Nanos::SECOND;
+const LOOK_EVERY_MAX: Nanos = Nanos::from_secs(32);
 /// What the interfaces together are called.
 const ALL: &str = "all";
 
@@ -35,8 +37,13 @@ pub(super) struct Measured {
     /// When figures were made last, with what was counted then by place; times of those that were shown.
     before: Option<(Nanos, Vec<DestinationCounts>)>,
     times: BTreeMap<usize, RouterTimes>,
-    looked: Nanos,
-    problems: Vec<String>,
+    /// When links are looked after again, and the pause behind that.
+    look_at: Nanos,
+    pause: Nanos,
+    /// Where it is not attached, or why it could not be loaded, one sentence each.
+    unattached: Vec<String>,
+    /// What failed in the last sweep or look.
+    failed: Option<String>,
 }
 
 impl Measured {
@@ -50,13 +57,13 @@ impl Measured {
         let mut measured = Self { interfaces, state: Some(fresh(section)), ..Self::default() };
         match Router::load(section) {
             Ok(router) => measured.router = Some(router),
-            Err(error) => measured.problems = vec![error.to_string()],
+            Err(error) => measured.unattached = vec![error.to_string()],
         }
         measured.attach(dataplane);
-        if measured.problems.is_empty() {
+        if measured.unattached.is_empty() {
             tracing::info!(destinations = section.destinations.len(), "measures as a router");
         }
-        measured.problems.iter().for_each(|text| tracing::warn!("router: {text}"));
+        measured.unattached.iter().for_each(|text| tracing::warn!("router: {text}"));
         measured
     }
 
@@ -70,8 +77,8 @@ impl Measured {
             (None, None) => false,
         };
         (!can).then_some(
-            "router: the section, its connections and destinations_max come by a restart only: start \
-             the daemon anew with them",
+            "router: the section, its connections, destinations_max and sample come by a restart only: \
+             start the daemon anew with them",
         )
     }
 
@@ -98,29 +105,35 @@ impl Measured {
 
     fn attach(&mut self, dataplane: &Dataplane) {
         let Some(router) = &mut self.router else { return };
-        self.problems = router.attach(&self.interfaces, Some(dataplane));
+        self.unattached = router.attach(&self.interfaces, Some(dataplane));
+    }
+
+    /// Attaches again where an interface came back; less and less often where that fails.
+    fn mend(&mut self, now: Nanos, dataplane: &Dataplane) {
+        if now < self.look_at || self.router.as_ref().is_none_or(Router::is_attached) {
+            return;
+        }
+        self.attach(dataplane);
+        let longer = Nanos(self.pause.0.saturating_mul(2)).min(LOOK_EVERY_MAX);
+        self.pause = if self.unattached.is_empty() { LOOK_EVERY } else { longer.max(LOOK_EVERY) };
+        self.look_at = now + self.pause;
     }
 
     /// With each heartbeat.
     pub(super) fn heartbeat(&mut self, now: Nanos, dataplane: &Dataplane) {
+        self.mend(now, dataplane);
         let Some(router) = &mut self.router else { return self.tell() };
-        if now.since(self.looked) >= LOOK_EVERY {
-            self.looked = now;
-            if !router.is_attached() {
-                self.problems = router.attach(&self.interfaces, Some(dataplane));
-            }
-        }
         let due = self.before.as_ref().is_none_or(|(then, _)| now.since(*then) >= INTERVAL);
         let looked = router.sweep().and_then(|_| if due { self.look(now) } else { Ok(()) });
-        if let Err(error) = looked {
-            self.problems = vec![error.to_string()];
-        }
+        self.failed = looked.err().map(|error| error.to_string());
         self.tell();
     }
 
     fn tell(&mut self) {
         if let Some(state) = &mut self.state {
-            state.problem = self.problems.join("; ");
+            let problems: Vec<&str> =
+                self.unattached.iter().chain(&self.failed).map(String::as_str).collect();
+            state.problem = problems.join("; ");
         }
     }
 
@@ -131,7 +144,8 @@ impl Measured {
 
     /// What an operator should know, one sentence each.
     pub(super) fn doubts(&self) -> impl Iterator<Item = String> + '_ {
-        self.problems.iter().map(|text| format!("router: not measured: {text}"))
+        let problems = self.unattached.iter().chain(&self.failed);
+        problems.map(|text| format!("router: not measured: {text}"))
     }
 
     /// Reads all destinations, and makes figures of the interval.
@@ -142,9 +156,7 @@ impl Measured {
         let (then, before) = self.before.take().unwrap_or_default();
         let period = (then != Nanos::ZERO).then(|| now.since(then).as_secs_f64());
         let was = |place: usize| before.get(place).copied().unwrap_or_default();
-        let mut order: Vec<&Read> = read.iter().collect();
-        order.sort_by_key(|(place, _, counts)| std::cmp::Reverse(activity(*counts, was(*place))));
-        order.truncate(SHOWN_MAX);
+        let order = busiest(&read, was);
         let mut times = BTreeMap::new();
         state.destinations.clear();
         for (place, address, counts) in order {
@@ -194,10 +206,22 @@ fn fresh(section: &RouterConfig) -> RouterState {
     }
 }
 
-/// By what destinations are the busiest: what was delivered, and SYNs where nothing was.
-fn activity(now: DestinationCounts, then: DestinationCounts) -> (u64, u64) {
-    let new = now.with(then, u64::saturating_sub);
-    (new.delivered_bytes, new.syns)
+/// The destinations that are shown: half of them those to which most was delivered, and half those to which
+/// most comes. A server that hangs delivers nothing, and is looked for.
+fn busiest(read: &[Read], was: impl Fn(usize) -> DestinationCounts) -> Vec<&Read> {
+    let new = |(place, _, counts): &&Read| counts.with(was(*place), u64::saturating_sub);
+    let delivered = |read: &&Read| new(read).delivered_bytes;
+    let demanded = |read: &&Read| {
+        let new = new(read);
+        new.syns + new.syns_repeated + new.begun
+    };
+    let mut rest: Vec<&Read> = read.iter().collect();
+    rest.sort_by_key(|read| std::cmp::Reverse((delivered(read), demanded(read))));
+    let mut shown = rest;
+    let mut rest = shown.split_off(shown.len().min(SHOWN_MAX / 2));
+    rest.sort_by_key(|read| std::cmp::Reverse((demanded(read), delivered(read))));
+    shown.extend(rest.into_iter().take(SHOWN_MAX / 2));
+    shown
 }
 
 /// What is counted of connections, as if all were followed; SYNs are all counted.
@@ -264,13 +288,18 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_are_those_to_which_most_was_delivered() {
-        let then = counts(5, 5, 1000);
-        let few = activity(counts(50, 6, 1010), then);
-        assert!(activity(counts(5, 5, 1020), then) > few);
-        assert!(
-            few > activity(counts(6, 6, 1010), then),
-            "and of those equal, to which most comes"
-        );
+    fn half_of_the_shown_deliver_most_and_a_server_that_hangs_is_among_the_others() {
+        let address = |place: usize| SocketAddr::from(([192, 0, 2, 1], place as u16 + 1));
+        let mut read: Vec<Read> =
+            (0..100).map(|n| (n, address(n), counts(1, 1, 1000 + n as u64))).collect();
+        read[7].2 = counts(1000, 0, 0);
+        let shown = busiest(&read, |_| DestinationCounts::default());
+        let places: Vec<usize> = shown.iter().map(|(place, ..)| *place).collect();
+        assert_eq!(places.len(), SHOWN_MAX);
+        assert_eq!(places[..16], Vec::from_iter((84..100).rev()));
+        assert_eq!(places[16], 7, "nothing is delivered, and most comes");
+        let was = |place: usize| read[place].2;
+        let calm = busiest(&read[..3], was);
+        assert_eq!(calm.len(), 3, "what was counted before is no activity");
     }
 }

@@ -4,8 +4,16 @@
 use std::path::Path;
 
 /// Folders of the hooks and of what they are made of.
-pub const HOOK_FOLDERS: [&str; 7] =
-    ["bpf/hook", "bpf/packet", "bpf/http", "bpf/track", "bpf/reply", "bpf/syn", "bpf/request"];
+pub const HOOK_FOLDERS: [&str; 8] = [
+    "bpf/hook",
+    "bpf/packet",
+    "bpf/import",
+    "bpf/http",
+    "bpf/track",
+    "bpf/reply",
+    "bpf/syn",
+    "bpf/request",
+];
 
 /// The root of the repository.
 pub fn root() -> &'static Path {

@@ -85,4 +85,5 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("flowspec_session_up", Itself("what it does is seen by the routes: each change is an event")),
     ("flowspec_routes", Itself(EVENT)),
     ("flowspec_route_rate_per_second", Itself(EVENT)),
+    ("flowspec_imported_rules", Itself(EVENT)),
 ];

@@ -26,7 +26,8 @@ pub struct RouterState {
     pub losses: Vec<ReasonCount>,
     /// All destinations together; its address is `all`.
     pub all: DestinationState,
-    /// The busiest destinations of the last interval, the busiest first.
+    /// The busiest destinations of the last interval: first those to which most was delivered, then others
+    /// with the most demand.
     pub destinations: Vec<DestinationState>,
 }
 

@@ -10,19 +10,21 @@ static __always_inline void tg_router_look(__u64 *at, struct tg_router_flow *f,
 					   struct tg_router_sweep *s)
 {
 	__u64 fingerprint = READ_ONCE(*at), then_ns = READ_ONCE(f->rate.then_ns);
+	/* before it is known to be idle: what begins after that is another exchange */
+	__u32 phase = READ_ONCE(f->phase);
 
 	if (fingerprint == TG_ROUTER_FREE || fingerprint == TG_ROUTER_BUSY)
 		return;
 	/* it keeps its place until another one needs that, and goes on from there */
 	if (tg_router_is_idle(f, s->now_ns)) {
-		tg_router_end(f);
+		tg_router_end_of(f, phase);
 		return;
 	}
 	s->open++;
 	if (then_ns > s->since_ns)
 		tg_router_note_rate(f, tg_tsw_rate(&tg_router_tsw, &f->rate,
 						   s->now_ns));
-	if (READ_ONCE(f->phase) == TG_ROUTER_RESPONSE && tg_router_has_all(f) &&
+	if (phase == TG_ROUTER_RESPONSE && tg_router_has_all(f) &&
 	    tg_elapsed_ns(s->now_ns, then_ns) >= TG_ROUTER_QUIET_NS)
 		tg_router_end_of(f, TG_ROUTER_RESPONSE);
 }

@@ -31,6 +31,8 @@
 #define TG_ROUTER_SEEN_SHIFT 30	/* ns to units of last seen: 1.07 s */
 #define TG_ROUTER_QUIET_NS TG_NS_PER_S
 #define TG_ROUTER_WINDOW_NS TG_NS_PER_S
+/* a round of the sweep: 32 ticks of 100 ms, and a little */
+#define TG_ROUTER_ROUND_NS (4 * TG_NS_PER_S)
 
 enum tg_router_phase {
 	TG_ROUTER_IDLE = 0,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps of a router's measurement. The loader sizes them. Those that strangers
- * can write to are arrays: fixed, and the loss of an entry is harmless.
+ * The maps of a router's measurement. The loader sizes them. Those that any
+ * sender can fill are arrays: their size is fixed, and the loss of an entry is harmless.
  */
 #ifndef TG_ROUTER_MAPS_H
 #define TG_ROUTER_MAPS_H

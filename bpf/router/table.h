@@ -57,16 +57,20 @@ static __always_inline int tg_router_free(__u64 *at, __u64 fingerprint)
 	       fingerprint;
 }
 
-/* A connection is over. One that was shorter than a round of the sweep is in none. */
+/*
+ * A connection is over. One that was shorter than a round of the sweep is in none, so
+ * its rate is noted here; an older one says nothing of now.
+ */
 static __always_inline void tg_router_over(const struct tg_router_way *way,
-					   __u64 fingerprint)
+					   __u64 fingerprint, __u64 now_ns)
 {
 	struct tg_router_flow last = {
 		.rate = way->flow->rate,
 		.place = way->flow->place,
 	};
 
-	if (tg_router_free(way->fingerprint, fingerprint) && last.rate.seen)
+	if (tg_router_free(way->fingerprint, fingerprint) && last.rate.seen &&
+	    tg_elapsed_ns(now_ns, last.rate.then_ns) < TG_ROUTER_ROUND_NS)
 		tg_router_note_rate(&last, last.rate.rate);
 }
 
@@ -79,14 +83,18 @@ static __always_inline int tg_router_is_idle(const struct tg_router_flow *f,
 	return idle > (__s32)(settings.flow_timeout_ns >> TG_ROUTER_SEEN_SHIFT);
 }
 
-/* Takes a place that is free, or idle for too long. 1: it is being filled by us. */
+/*
+ * Takes a place that is free, or with `idle_too` one that is idle for too long. 1: it is
+ * being filled by us.
+ */
 static __always_inline int tg_router_take(struct tg_router_way *way,
-					  __u64 now_ns)
+					  __u64 now_ns, int idle_too)
 {
 	__u64 old = READ_ONCE(*way->fingerprint);
 
 	if (old == TG_ROUTER_BUSY ||
-	    (old != TG_ROUTER_FREE && !tg_router_is_idle(way->flow, now_ns)) ||
+	    (old != TG_ROUTER_FREE &&
+	     (!idle_too || !tg_router_is_idle(way->flow, now_ns))) ||
 	    __sync_val_compare_and_swap(way->fingerprint, old,
 					TG_ROUTER_BUSY) != old)
 		return 0;
@@ -182,10 +190,13 @@ static __always_inline int tg_router_open(struct tg_router_way *way,
 		return 0;
 	/* whether it can be followed or not */
 	tg_router_count(&d->counts.admitted, 1);
-	for (int i = 0; i < TG_ROUTER_WAYS && !found; i++) {
-		way->fingerprint = &set->fingerprint[i];
-		way->flow = &set->flow[i];
-		found = tg_router_take(way, now_ns);
+	/* first what is free, then what is idle */
+	for (int i = 0; i < 2 * TG_ROUTER_WAYS && !found; i++) {
+		int at = i % TG_ROUTER_WAYS;
+
+		way->fingerprint = &set->fingerprint[at];
+		way->flow = &set->flow[at];
+		found = tg_router_take(way, now_ns, i >= TG_ROUTER_WAYS);
 	}
 	if (!found) {
 		tg_router_lose(TG_ROUTER_FULL);
@@ -252,7 +263,7 @@ static __always_inline void tg_router_syn_ack(const struct tg_packet *p,
 	if (tg_router_find(fingerprint, &way) &&
 	    READ_ONCE(way.flow->sent) != p->seq + 1) {
 		tg_router_end(way.flow);
-		tg_router_over(&way, fingerprint);
+		tg_router_over(&way, fingerprint, now_ns);
 	}
 	note = tg_router_note_of(fingerprint);
 	if (!note)
@@ -298,7 +309,7 @@ static __always_inline void tg_router_ingress(const struct tg_packet *p)
 	     !tg_router_open(&way, fingerprint, p, now_ns)))
 		return;
 	if (tg_router_client(way.flow, p, now_ns))
-		tg_router_over(&way, fingerprint);
+		tg_router_over(&way, fingerprint, now_ns);
 }
 
 /* A packet that goes to the clients. */
@@ -315,7 +326,7 @@ static __always_inline void tg_router_egress(const struct tg_packet *p)
 	fingerprint = tg_hash_flow(p, 1);
 	if (tg_router_find(fingerprint, &way) &&
 	    tg_router_server(way.flow, p, now_ns))
-		tg_router_over(&way, fingerprint);
+		tg_router_over(&way, fingerprint, now_ns);
 }
 
 #endif

@@ -95,13 +95,26 @@ impl Router {
     /// # Errors
     /// As [`Self::load`].
     pub fn load_objects(config: &RouterConfig, objects: RouterObjects) -> Result<Self, Error> {
+        Self::load_for(config, objects, crate::Settings::default().flow_timeout)
+    }
+
+    /// The same for tests, which cannot wait for as long until a connection is idle.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    #[doc(hidden)]
+    pub fn load_for(
+        config: &RouterConfig,
+        objects: RouterObjects,
+        idle_after: Nanos,
+    ) -> Result<Self, Error> {
         objects::quiet();
         let maps = create_maps(&objects, config)?;
         let sets = config.connections / abi::ROUTER_WAYS as u32;
         let seed = crate::core::seed()?;
         let settings = Settings {
             key: objects::keys(seed),
-            flow_timeout_ns: crate::Settings::default().flow_timeout.0,
+            flow_timeout_ns: idle_after.0,
             flow_mask: sets - 1,
             ..Settings::default()
         };

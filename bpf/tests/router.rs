@@ -11,7 +11,7 @@ use std::process::Stdio;
 use support::netns::{AttachMode, Net, inside, plan, says, sh, wait_for};
 use support::packet::{FIN, Packet, RST, between};
 use tidegate_bpf::testing::{plans, tcx_programs};
-use tidegate_bpf::{Dataplane, Router, RouterHooks, RouterTimes};
+use tidegate_bpf::{Dataplane, Router, RouterHooks, RouterObjects, RouterTimes};
 use tidegate_config::RouterConfig;
 use tidegate_model::router::DestinationCounts;
 use tidegate_policy::{Action, Durations};
@@ -316,6 +316,28 @@ fn a_full_table_follows_no_more_and_counts_what_it_misses() {
     assert_eq!(followed + lost.connections, admitted, "admitted is who completed a handshake");
     let room = u64::from(world.router.config().connections);
     assert!((room * 8 / 10..=room).contains(&followed), "{followed} of {room}");
+}
+
+/// A pool that is used once in a while is followed for as long as there are other places.
+#[test]
+fn an_idle_connection_gives_its_place_only_where_none_is_free() {
+    // One set.
+    let config = RouterConfig { connections: 4, ..plans::router(&WHERE) };
+    let router = Router::load_for(&config, RouterObjects::default(), Nanos(1)).unwrap();
+    let mut world = World { hooks: router.hooks().unwrap(), router };
+    let mut idle = world.open(V4, 40_000);
+    wait_for("idle", || world.followed() == 0);
+    for port in 1..=3 {
+        world.open(V4, port);
+    }
+    world.asks(&mut idle);
+    assert_eq!(world.counts().begun, 1, "three other places were free");
+    // Another one needs a place: it gets that of one that is idle again.
+    wait_for("idle again", || world.followed() == 0);
+    let mut fifth = world.open(V4, 50_000);
+    world.asks(&mut fifth);
+    assert_eq!(world.counts().begun, 2);
+    assert_eq!(world.router.losses().unwrap().connections, 0);
 }
 
 #[test]

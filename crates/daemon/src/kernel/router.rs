@@ -12,7 +12,7 @@ use tidegate_model::router::{
 use tidegate_model::snapshot::ReasonCount;
 use tidegate_units::Nanos;
 
-/// How often figures are made. The table is swept in less: 32 heartbeats of 100 ms.
+/// How often figures are made. With ticks of 100 ms the table is swept in less: in 32 of them.
 const INTERVAL: Nanos = Nanos::from_secs(5);
 /// Most destinations that are shown one by one.
 const SHOWN_MAX: usize = 32;
@@ -110,7 +110,11 @@ impl Measured {
 
     /// Attaches again where an interface came back; less and less often where that fails.
     fn mend(&mut self, now: Nanos, dataplane: &Dataplane) {
-        if now < self.look_at || self.router.as_ref().is_none_or(Router::is_attached) {
+        if now < self.look_at {
+            return;
+        }
+        if self.router.as_ref().is_none_or(Router::is_attached) {
+            (self.pause, self.look_at) = (LOOK_EVERY, now + LOOK_EVERY);
             return;
         }
         self.attach(dataplane);
@@ -145,7 +149,7 @@ impl Measured {
     /// What an operator should know, one sentence each.
     pub(super) fn doubts(&self) -> impl Iterator<Item = String> + '_ {
         let problems = self.unattached.iter().chain(&self.failed);
-        problems.map(|text| format!("router: not measured: {text}"))
+        problems.map(|text| format!("router: not everything is measured: {text}"))
     }
 
     /// Reads all destinations, and makes figures of the interval.
@@ -216,10 +220,10 @@ fn busiest(read: &[Read], was: impl Fn(usize) -> DestinationCounts) -> Vec<&Read
         new.syns + new.syns_repeated + new.begun
     };
     let mut rest: Vec<&Read> = read.iter().collect();
-    rest.sort_by_key(|read| std::cmp::Reverse((delivered(read), demanded(read))));
+    rest.sort_by_cached_key(|read| std::cmp::Reverse((delivered(read), demanded(read))));
     let mut shown = rest;
     let mut rest = shown.split_off(shown.len().min(SHOWN_MAX / 2));
-    rest.sort_by_key(|read| std::cmp::Reverse((demanded(read), delivered(read))));
+    rest.sort_by_cached_key(|read| std::cmp::Reverse((demanded(read), delivered(read))));
     shown.extend(rest.into_iter().take(SHOWN_MAX / 2));
     shown
 }

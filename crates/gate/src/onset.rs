@@ -198,7 +198,11 @@ impl Onset {
         let silent_s = now.since(self.at).as_secs_f64();
         self.at = self.at.max(now);
         self.ticks.asked += 1;
-        let limits = self.limits?;
+        let Some(limits) = self.limits else {
+            // What came before an overload, or beside a stall, says nothing of what comes after it.
+            self.sum = 0.0;
+            return None;
+        };
         let most = (BORNE * self.borne(now)).max(limits.most as f64);
         self.sum = self.summed(silent_s, limits.pace.get()).min(SUM_MAX * most);
         let young = self.passed.all(now)?.max(limits.usual);
@@ -321,6 +325,28 @@ mod tests {
         assert!(new.is_some_and(|n| n < 60), "{new:?}");
         assert!(held_up.is_none_or(|n| n > 100), "{held_up:?}");
         assert_eq!(begins(1000, 100), None, "no tick for 0.9 s");
+    }
+
+    /// What came in an overload is no beginning of the next one.
+    #[test]
+    fn what_came_before_an_overload_is_forgotten() {
+        let mut onset = onset(0);
+        let limits = onset.limits;
+        let at = |ms: u64| Nanos(Nanos::from_secs(10).0 + Nanos::from_millis(ms).0);
+        let crowd = (0..100_u64).filter(|n| onset.asks(at(n / 10), 500).is_some()).count();
+        assert!(crowd > 0);
+        onset.set(None, true);
+        assert_eq!(onset.asks(at(20), 500), None);
+        onset.set(limits, false);
+        assert_eq!(onset.asks(at(21), 500), None, "one more is no crowd");
+    }
+
+    #[test]
+    fn what_comes_each_hour_is_borne() {
+        let mut onset = Onset { borne: 100.0, ..Onset::default() };
+        assert!(BORNE * onset.borne(Nanos::from_secs(3_600)) > 190.0);
+        onset.borne_at = Nanos::from_secs(3_600);
+        assert!(BORNE * onset.borne(Nanos::from_secs(90_000)) >= 99.9, "and once a day");
     }
 
     /// Twice a burst that was worked off is few, and one that ended in an overload says nothing.

@@ -317,7 +317,7 @@ impl BpfFs {
 
 impl Drop for BpfFs {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.directory.path()).output();
+        let _ = Command::new("umount").arg("-l").arg(self.directory.path()).output();
     }
 }
 

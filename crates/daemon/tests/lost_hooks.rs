@@ -78,7 +78,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
-        let _ = Command::new("umount").arg(self.directory.path()).status();
+        let _ = Command::new("umount").arg("-l").arg(self.directory.path()).status();
     }
 }
 

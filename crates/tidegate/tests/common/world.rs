@@ -272,6 +272,6 @@ impl Drop for World {
             let _ = daemon.wait();
         }
         let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
-        let _ = Command::new("umount").arg(self.file("bpf")).status();
+        let _ = Command::new("umount").arg("-l").arg(self.file("bpf")).status();
     }
 }

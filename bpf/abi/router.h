@@ -45,6 +45,8 @@ struct tg_router_counts {
 	__u64 begun;		/* exchanges */
 	__u64 completed;
 	__u64 given_up;		/* ended without their response */
+	__u64 resumed;		/* completed ones whose response then went on */
+	__u64 overdue;		/* looks of the sweep at exchanges that take too long */
 	__u64 sent;		/* bytes of payload, each once */
 	__u64 again;		/* bytes that were sent before */
 	__u64 delivered;	/* bytes that clients acknowledged */

@@ -2,9 +2,23 @@
 /*
  * Looks at a part of a router's connections: ends exchanges whose response is all
  * there and after which nothing came for a second, and of connections that were idle too
- * long, and notes how fast the others are. The daemon runs it with each heartbeat.
+ * long, counts those that take too long, and notes how fast connections are. The daemon
+ * runs it with each heartbeat.
  */
 #include "../router/table.h"
+
+/* Whether it takes too long. What is complete as far as anybody knows does not. */
+static __always_inline void tg_router_late(const struct tg_router_flow *f,
+					   __u32 phase, __u64 now_ns)
+{
+	const __u64 *after_ns = tg_router_at(&tg_router_overdue, f->place);
+	struct tg_router_destination *d = tg_router_to(f);
+
+	if (after_ns && d && *after_ns && tg_router_in_flight(phase) &&
+	    (phase == TG_ROUTER_REQUEST || !tg_router_has_all(f)) &&
+	    tg_elapsed_ns(now_ns, f->began_ns) > *after_ns)
+		tg_router_count(&d->counts.overdue, 1);
+}
 
 static __always_inline void tg_router_look(__u64 *at, struct tg_router_flow *f,
 					   struct tg_router_sweep *s)
@@ -17,16 +31,17 @@ static __always_inline void tg_router_look(__u64 *at, struct tg_router_flow *f,
 		return;
 	/* it keeps its place until another one needs that, and goes on from there */
 	if (tg_router_is_idle(f, s->now_ns)) {
-		tg_router_end_of(f, phase);
+		tg_router_end_of(f, phase, TG_ROUTER_IDLE);
 		return;
 	}
 	s->open++;
+	tg_router_late(f, phase, s->now_ns);
 	if (then_ns > s->since_ns)
 		tg_router_note_rate(f, tg_tsw_rate(&tg_router_tsw, &f->rate,
 						   s->now_ns));
 	if (phase == TG_ROUTER_RESPONSE && tg_router_has_all(f) &&
 	    tg_elapsed_ns(s->now_ns, then_ns) >= TG_ROUTER_QUIET_NS)
-		tg_router_end_of(f, TG_ROUTER_RESPONSE);
+		tg_router_end_of(f, phase, TG_ROUTER_PAUSED);
 }
 
 static long tg_router_sweep_set(__u32 i, struct tg_router_sweep *s)

@@ -3,10 +3,17 @@
  * A connection as a router measures it, and its exchanges:
  *
  *	idle ──data of the client──► request ──data of the server──► response
- *	  ▲                                                              │
- *	  └──────── the client has all that was sent, and … ◄────────────┘
- *		it sends data again or a FIN; it acknowledges the server's FIN;
- *		nothing comes for a second (the sweep)
+ *	  ▲                                                           │    ▲ │
+ *	  └──────── the client has all that was sent, and … ◄─────────┘    │ │
+ *		it sends data again or a FIN; it acknowledges the          │ │
+ *		server's FIN;                                              │ │
+ *		nothing comes for a second (the sweep): paused ◄───────────┼─┘
+ *		  │ data of the client: request       data of the server ──┘
+ *
+ * A response that pauses is complete as far as anybody knows. If the server then
+ * sends more, it goes on as if it had never been complete: what was noted of it is taken
+ * back. Less than TG_ROUTER_MORE bytes are an alert or a control frame, and no part of
+ * a response.
  *
  * An exchange lasts from the first packet of its request to the last acknowledgement
  * of its response: what the client waited, as far as a router can see. Its size is
@@ -31,6 +38,8 @@
 #define TG_ROUTER_SEEN_SHIFT 30	/* ns to units of last seen: 1.07 s */
 #define TG_ROUTER_QUIET_NS TG_NS_PER_S
 #define TG_ROUTER_WINDOW_NS TG_NS_PER_S
+#define TG_ROUTER_MORE 128	/* bytes of a segment that a response goes on with */
+#define TG_ROUTER_AHEAD (1U << 20)	/* bytes of a client that may have been missed */
 /* a round of the sweep: 32 ticks of 100 ms, and a little */
 #define TG_ROUTER_ROUND_NS (4 * TG_NS_PER_S)
 
@@ -38,6 +47,7 @@ enum tg_router_phase {
 	TG_ROUTER_IDLE = 0,
 	TG_ROUTER_REQUEST = 1,
 	TG_ROUTER_RESPONSE = 2,
+	TG_ROUTER_PAUSED = 3,
 };
 
 static const struct tg_tsw_params tg_router_tsw = {
@@ -74,8 +84,9 @@ __noinline int tg_router_bucket(__u64 value)
 	return bucket;
 }
 
-/* As tg_durations_add, for several CPUs. */
-static __always_inline void tg_router_took(const struct tg_router_flow *f)
+/* As tg_durations_add, for several CPUs; -1 takes one back. */
+static __always_inline void tg_router_took(const struct tg_router_flow *f,
+					   __s32 more)
 {
 	__u64 us = tg_elapsed_ns(f->rate.then_ns, f->began_ns) / 1000;
 	struct tg_router_times *t = tg_router_at(&tg_router_times, f->place);
@@ -83,7 +94,7 @@ static __always_inline void tg_router_took(const struct tg_router_flow *f)
 	__u32 bucket = tg_router_bucket(us) & (TG_DURATION_BUCKETS - 1);
 
 	if (t)
-		__sync_fetch_and_add(&t->durations.count[class][bucket], 1);
+		__sync_fetch_and_add(&t->durations.count[class][bucket], more);
 }
 
 /* Notes how fast a connection is, in bytes per second. */
@@ -103,22 +114,26 @@ static __always_inline int tg_router_has_all(const struct tg_router_flow *f)
 	return READ_ONCE(f->acked) == READ_ONCE(f->sent);
 }
 
+static __always_inline int tg_router_in_flight(__u32 phase)
+{
+	return phase == TG_ROUTER_REQUEST || phase == TG_ROUTER_RESPONSE;
+}
+
 /*
  * Ends the exchange, if it still is in this phase: completed, if it is a response and the
- * client has all of it.
+ * client has all of it. What follows is TG_ROUTER_IDLE or, of a response, TG_ROUTER_PAUSED.
  */
 static __always_inline void tg_router_end_of(struct tg_router_flow *f,
-					     __u32 phase)
+					     __u32 phase, __u32 next)
 {
 	struct tg_router_destination *d = tg_router_to(f);
 
-	if (phase == TG_ROUTER_IDLE || !d ||
-	    __sync_val_compare_and_swap(&f->phase, phase,
-					TG_ROUTER_IDLE) != phase)
+	if (!tg_router_in_flight(phase) || !d ||
+	    __sync_val_compare_and_swap(&f->phase, phase, next) != phase)
 		return;
 	if (phase == TG_ROUTER_RESPONSE && f->got && tg_router_has_all(f)) {
 		tg_router_count(&d->counts.completed, 1);
-		tg_router_took(f);
+		tg_router_took(f, 1);
 	} else {
 		tg_router_count(&d->counts.given_up, 1);
 	}
@@ -126,7 +141,20 @@ static __always_inline void tg_router_end_of(struct tg_router_flow *f,
 
 static __always_inline void tg_router_end(struct tg_router_flow *f)
 {
-	tg_router_end_of(f, READ_ONCE(f->phase));
+	tg_router_end_of(f, READ_ONCE(f->phase), TG_ROUTER_IDLE);
+}
+
+/* More of a response that was taken for complete. */
+static __always_inline void tg_router_resume(struct tg_router_flow *f)
+{
+	struct tg_router_destination *d = tg_router_to(f);
+
+	if (!d || __sync_val_compare_and_swap(&f->phase, TG_ROUTER_PAUSED,
+					      TG_ROUTER_RESPONSE) !=
+			  TG_ROUTER_PAUSED)
+		return;
+	tg_router_count(&d->counts.resumed, 1);
+	tg_router_took(f, -1);
 }
 
 /* An acknowledgement of the client's. The FIN of the server is one more than its data. */
@@ -135,15 +163,18 @@ static __always_inline void tg_router_acked(struct tg_router_flow *f,
 {
 	__u32 room = READ_ONCE(f->sent) - f->acked, more = ack - f->acked;
 	struct tg_router_destination *d = tg_router_to(f);
+	__u32 phase = READ_ONCE(f->phase);
 
 	if (more == room + 1 && READ_ONCE(f->closing))
 		more = room;
 	if (!d || !more || more > room)
 		return;
 	WRITE_ONCE(f->acked, f->acked + more);
-	if (READ_ONCE(f->phase) == TG_ROUTER_RESPONSE)
+	if (phase == TG_ROUTER_RESPONSE)
 		f->got = tg_min((__u64)f->got + more, 0xffffffff);
-	tg_tsw_add(&tg_router_tsw, &f->rate, now_ns, more);
+	/* of a pause its beginning is kept: it is when the response ended, if it did */
+	if (phase != TG_ROUTER_PAUSED)
+		tg_tsw_add(&tg_router_tsw, &f->rate, now_ns, more);
 	tg_router_count(&d->counts.delivered, more);
 }
 
@@ -152,16 +183,28 @@ static __always_inline void tg_router_asked(struct tg_router_flow *f,
 					    __u64 now_ns)
 {
 	struct tg_router_destination *d = tg_router_to(f);
+	__u32 phase;
 
 	if (READ_ONCE(f->phase) == TG_ROUTER_RESPONSE && tg_router_has_all(f))
 		tg_router_end(f);
-	if (!d || READ_ONCE(f->phase) != TG_ROUTER_IDLE)
+	phase = READ_ONCE(f->phase);
+	if (!d || tg_router_in_flight(phase))
 		return;
 	f->began_ns = now_ns;
 	f->got = 0;
-	if (__sync_val_compare_and_swap(&f->phase, TG_ROUTER_IDLE,
-					TG_ROUTER_REQUEST) == TG_ROUTER_IDLE)
+	if (__sync_val_compare_and_swap(&f->phase, phase, TG_ROUTER_REQUEST) ==
+	    phase)
 		tg_router_count(&d->counts.begun, 1);
+}
+
+/*
+ * Whether a packet of the client's fits to what it has sent so far. Others come from
+ * somebody who knows the tuple and not more.
+ */
+static __always_inline int tg_router_fits(const struct tg_router_flow *f,
+					  const struct tg_packet *p)
+{
+	return p->seq - READ_ONCE(f->asked) + TG_ROUTER_AHEAD < 2 * TG_ROUTER_AHEAD;
 }
 
 /* A packet of the client's. 1: the connection is over. */
@@ -171,6 +214,8 @@ static __always_inline int tg_router_client(struct tg_router_flow *f,
 {
 	__u32 end = p->seq + p->payload;
 
+	if (!tg_router_fits(f, p))
+		return 0;
 	WRITE_ONCE(f->seen, now_ns >> TG_ROUTER_SEEN_SHIFT);
 	if (p->flags & TG_TCP_ACK)
 		tg_router_acked(f, p->ack, now_ns);
@@ -214,6 +259,9 @@ static __always_inline void tg_router_said(struct tg_router_flow *f,
 	if (READ_ONCE(f->phase) == TG_ROUTER_REQUEST)
 		__sync_val_compare_and_swap(&f->phase, TG_ROUTER_REQUEST,
 					    TG_ROUTER_RESPONSE);
+	else if (p->payload >= TG_ROUTER_MORE &&
+		 READ_ONCE(f->phase) == TG_ROUTER_PAUSED)
+		tg_router_resume(f);
 	tg_router_count(&d->counts.sent, fresh);
 	if (fresh < (__s32)p->payload)
 		tg_router_count(&d->counts.again, p->payload - fresh);
@@ -225,6 +273,9 @@ static __always_inline int tg_router_server(struct tg_router_flow *f,
 					    __u64 now_ns)
 {
 	WRITE_ONCE(f->seen, now_ns >> TG_ROUTER_SEEN_SHIFT);
+	/* what the server has, its client has sent, also where this router missed it */
+	if (p->flags & TG_TCP_ACK && (__s32)(p->ack - READ_ONCE(f->asked)) > 0)
+		WRITE_ONCE(f->asked, p->ack);
 	if (p->payload)
 		tg_router_said(f, p);
 	if (p->flags & TG_TCP_RST) {

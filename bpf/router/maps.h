@@ -102,6 +102,14 @@ struct {
 	__type(value, struct tg_router_times);
 } tg_router_times SEC(".maps");
 
+/* By place: from how long on, in ns, an exchange takes too long; 0: nobody asks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u64);
+} tg_router_overdue SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, TG_ROUTER_LOSSES);

@@ -62,7 +62,7 @@ pub use removal::{InForce, Leftovers, Removal, Whose, leftovers, remove_all};
 pub use requests::{BucketParams, RequestReason, RuleCount};
 #[doc(hidden)]
 pub use router::RouterHooks;
-pub use router::{Router, RouterLosses, RouterObjects, RouterTimes};
+pub use router::{ROUTER_SWEEPS, Router, RouterLosses, RouterObjects, RouterTimes};
 pub use switch::release;
 pub use tables::TableLosses;
 /// The types that plans and limits are made of.

@@ -28,7 +28,7 @@ use tidegate_units::Nanos;
 use zerocopy::IntoBytes;
 
 /// Sweeps in which the whole table of connections is looked at.
-const SWEEPS: u32 = 32;
+pub const ROUTER_SWEEPS: u32 = 32;
 /// What both programs say of every packet.
 const TCX_NEXT: i32 = -1;
 const SIDES: [Side; 2] = [Side::Ingress, Side::Egress];
@@ -123,7 +123,7 @@ impl Router {
         let sweep = objects::load(&maps, &load)?;
         let counts = Mapped::new(maps.get(COUNTS)?, COUNTS)?;
         let times = Mapped::new(maps.get(TIMES)?, TIMES)?;
-        let looked = vec![(Nanos::ZERO, 0); SWEEPS as usize];
+        let looked = vec![(Nanos::ZERO, 0); ROUTER_SWEEPS as usize];
         let (programs, tapped, slice) = ([None, None], Vec::new(), 0);
         let config = config.clone();
         let mut router = Self {
@@ -146,7 +146,8 @@ impl Router {
     /// About how many bytes of kernel memory it takes.
     #[must_use]
     pub fn memory(config: &RouterConfig) -> u64 {
-        let known = size_of::<abi::RouterDestination>() + size_of::<abi::RouterTimes>();
+        let known =
+            size_of::<abi::RouterDestination>() + size_of::<abi::RouterTimes>() + size_of::<u64>();
         let place = size_of::<abi::RouterKey>() + size_of::<u32>() + HASH_BYTES;
         // A note of a handshake, and one of a SYN.
         let notes = abi::ROUTER_NOTES * (16 + 8);
@@ -271,7 +272,7 @@ impl Router {
     /// # Errors
     /// When the program cannot be run.
     pub fn sweep(&mut self) -> Result<Nanos, Error> {
-        let sets = (self.settings.flow_mask + 1).div_ceil(SWEEPS);
+        let sets = (self.settings.flow_mask + 1).div_ceil(ROUTER_SWEEPS);
         let at = self.slice as usize;
         let mut argument = RouterSweep {
             since_ns: self.looked[at].0.0,
@@ -282,8 +283,17 @@ impl Router {
         let failed = |source: io::Error| Error::Run { program: "router_sweep", source };
         syscall::run_syscall(self.sweep.as_fd(), &mut argument).map_err(failed)?;
         self.looked[at] = (Nanos(argument.now_ns), argument.open);
-        self.slice = (self.slice + 1) % SWEEPS;
+        self.slice = (self.slice + 1) % ROUTER_SWEEPS;
         Ok(Nanos(argument.now_ns))
+    }
+
+    /// From now on an exchange of the destination at a place takes too long after this time; zero: none does.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), Error> {
+        let key = u32::try_from(place).unwrap_or(u32::MAX).to_ne_bytes();
+        self.maps.write(OVERDUE, &key, &after.0.to_ne_bytes())
     }
 
     /// Connections that are followed, as of the last look at each part.
@@ -349,6 +359,7 @@ impl Tapped {
 const SCOPES: &str = "tg_router_scopes";
 const COUNTS: &str = "tg_router_counts";
 const TIMES: &str = "tg_router_times";
+const OVERDUE: &str = "tg_router_overdue";
 const LOSSES: &str = "tg_router_losses";
 const TAKEN: &str = "tg_router_taken";
 
@@ -368,7 +379,7 @@ fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, E
     for mut map in open.maps_mut() {
         let entries = match map.name().to_str() {
             Some("tg_router_flows") => config.connections / abi::ROUTER_WAYS as u32,
-            Some("tg_router_places" | COUNTS | TIMES) => config.destinations_max,
+            Some("tg_router_places" | COUNTS | TIMES | OVERDUE) => config.destinations_max,
             _ => continue,
         };
         map.set_max_entries(entries).map_err(failed)?;

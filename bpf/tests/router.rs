@@ -216,6 +216,105 @@ fn a_response_is_complete_once_all_of_it_is_acknowledged_also_with_its_fin() {
     assert_eq!(took(&world.times())[0].0, Durations::class_of(2800));
 }
 
+/// A page whose head comes at once, and the rest after a second. An alert of TLS is no part of it.
+#[test]
+fn a_response_that_goes_on_after_a_pause_is_one_exchange() {
+    let mut world = World::new(&plans::router(&WHERE));
+    let mut talk = world.open(V4, 40_000);
+    world.asks(&mut talk);
+    world.says(&mut talk, 600);
+    world.acks(&talk, 0);
+    wait_for("a pause is taken for the end", || {
+        world.sweep();
+        world.counts().completed == 1
+    });
+    assert_eq!(took(&world.times()).len(), 1);
+    world.says(&mut talk, 31);
+    world.acks(&talk, 0);
+    assert_eq!((world.counts().resumed, world.counts().in_flight()), (0, 0), "an alert");
+    world.says(&mut talk, 3000);
+    assert_eq!((world.counts().resumed, world.counts().in_flight()), (1, 1));
+    assert_eq!(took(&world.times()), [], "it is taken back");
+    world.acks(&talk, 0);
+    world.closes(&talk);
+    let counts = world.counts();
+    assert_eq!((counts.begun, counts.completed, counts.responses()), (1, 2, 1));
+    let found = took(&world.times());
+    let [(class, bucket, 1)] = found[..] else { panic!("{found:?}") };
+    assert_eq!(class, Durations::class_of(3600));
+    assert!(bucket >= Durations::bucket_of(Nanos::SECOND), "{bucket}: from its request on");
+}
+
+#[test]
+fn after_a_pause_another_request_is_another_exchange() {
+    let mut world = World::new(&plans::router(&WHERE));
+    let mut talk = world.open(V4, 40_000);
+    world.asks(&mut talk);
+    world.says(&mut talk, 600);
+    world.acks(&talk, 0);
+    wait_for("the first is over", || {
+        world.sweep();
+        world.counts().completed == 1
+    });
+    world.asks(&mut talk);
+    world.says(&mut talk, 600);
+    world.closes(&talk);
+    let counts = world.counts();
+    assert_eq!((counts.begun, counts.completed, counts.resumed), (2, 2, 0));
+}
+
+/// Somebody who knows the tuple and not the sequence numbers.
+#[test]
+fn what_does_not_fit_a_connection_changes_nothing() {
+    let mut world = World::new(&plans::router(&WHERE));
+    let mut talk = world.open(V4, 40_000);
+    world.asks(&mut talk);
+    for far in [1 << 30, 1 << 31, 3 << 30, 2 << 20, u32::MAX - (2 << 20)] {
+        let seq = talk.asked.wrapping_add(far);
+        world.give(&talk, false, |packet| packet.seq(seq).flags(RST));
+        world.give(&talk, false, |packet| packet.seq(seq).ack(talk.said).data(b"blind"));
+    }
+    world.says(&mut talk, 600);
+    world.acks(&talk, 0);
+    world.asks(&mut talk);
+    let counts = world.counts();
+    assert_eq!((counts.begun, counts.completed, counts.given_up), (2, 1, 0));
+    assert_eq!(world.followed(), 1);
+    // Where a part of what the client sent did not come by here, its server tells how far it is.
+    world.says(&mut talk, 600);
+    world.acks(&talk, 0);
+    talk.asked = talk.asked.wrapping_add(5 << 20);
+    world.asks(&mut talk);
+    assert_eq!(world.counts().begun, 2, "not yet");
+    world.give(&talk, true, |packet| packet.seq(talk.said).ack(talk.asked));
+    world.asks(&mut talk);
+    assert_eq!(world.counts().begun, 3);
+}
+
+#[test]
+fn a_round_of_sweeps_counts_each_exchange_that_takes_too_long_once() {
+    let mut world = World::new(&plans::router(&WHERE));
+    let mut talks = [1, 2, 3].map(|port| world.open(V4, 40_000 + port));
+    talks.iter_mut().for_each(|talk| world.asks(talk));
+    let begun = MonotonicClock.now();
+    let after = Nanos::from_millis(2);
+    wait_for("it takes too long", || MonotonicClock.now().since(begun) > after);
+    world.sweep();
+    assert_eq!(world.router.overdue(0), Some(0), "nobody asks");
+    world.router.set_overdue_after(0, after).unwrap();
+    world.sweep();
+    assert_eq!(world.router.overdue(0), Some(3));
+    world.says(&mut talks[0], 600);
+    world.sweep();
+    assert_eq!(world.router.overdue(0), Some(6), "its client has not got it");
+    world.acks(&talks[0], 0);
+    world.sweep();
+    assert_eq!(world.router.overdue(0), Some(8));
+    world.router.set_overdue_after(0, Nanos::from_secs(60)).unwrap();
+    world.sweep();
+    assert_eq!(world.router.overdue(0), Some(8));
+}
+
 /// The end of the first was not seen: its client vanished, or a NAT gave the port to another.
 #[test]
 fn another_connection_of_the_same_ports_begins_anew() {

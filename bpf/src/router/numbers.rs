@@ -2,7 +2,7 @@
 //! What a router has measured, read where it lies: no system call for each destination.
 
 use super::{LOSSES, Router, TAKEN, ip};
-use crate::abi::{self, RouterDestination};
+use crate::abi::{self, RouterCounts, RouterDestination};
 use crate::{Error, abi::RouterTimes as Raw};
 use std::net::SocketAddr;
 use tidegate_model::router::DestinationCounts;
@@ -35,10 +35,13 @@ pub struct RouterTimes {
 }
 
 impl RouterTimes {
-    /// What was counted since an earlier look; counts wrap.
+    /// What was counted since an earlier look; counts wrap. Where more was taken back than came it is nothing.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let less = |(now, then): (&u32, &u32)| now.wrapping_sub(*then);
+        let less = |(now, then): (&u32, &u32)| {
+            let new = now.wrapping_sub(*then);
+            if new.cast_signed() < 0 { 0 } else { new }
+        };
         let mut new = self.clone();
         for (class, before) in new.durations.iter_mut().zip(&earlier.durations) {
             for (now, then) in class.iter_mut().zip(before) {
@@ -49,6 +52,19 @@ impl RouterTimes {
             *now = less((now, then));
         }
         new
+    }
+
+    /// Exchanges that were completed since an earlier look, by size class and bucket of the duration. A response
+    /// that went on after it was taken for complete is taken back: less than nothing.
+    #[must_use]
+    pub fn took_since(&self, earlier: &Self) -> Vec<(usize, usize, i32)> {
+        let mut took = Vec::new();
+        for (class, (now, then)) in self.durations.iter().zip(&earlier.durations).enumerate() {
+            let new = now.iter().zip(then).map(|(now, then)| now.wrapping_sub(*then).cast_signed());
+            let new = new.enumerate().filter(|(_, new)| *new != 0);
+            took.extend(new.map(|(bucket, new)| (class, bucket, new)));
+        }
+        took
     }
 
     /// So many of all exchanges took no longer (in parts of one): the end of the bucket. `None`: there is none.
@@ -114,20 +130,22 @@ impl Router {
             let RouterDestination { key, counts, .. } = self.counts.read(place)?;
             // A place that is taken and has no address yet is being filled, or stays empty.
             let port = u16::try_from(key.port).ok().filter(|port| *port != 0)?;
-            let counts = DestinationCounts {
-                syns: counts.syns,
-                syns_repeated: counts.repeated,
-                admitted: counts.admitted,
-                begun: counts.begun,
-                completed: counts.completed,
-                given_up: counts.given_up,
-                sent_bytes: counts.sent,
-                again_bytes: counts.again,
-                delivered_bytes: counts.delivered,
-            };
-            Some((place, SocketAddr::new(ip(key.addr), port), counts))
+            Some((place, SocketAddr::new(ip(key.addr), port), public(&counts)))
         };
         Ok((0..self.known()?).filter_map(read).collect())
+    }
+
+    /// What was counted of the destination at a place.
+    #[must_use]
+    pub fn counts(&self, place: usize) -> Option<DestinationCounts> {
+        self.counts.read(place).map(|RouterDestination { counts, .. }| public(&counts))
+    }
+
+    /// How often a sweep has seen an exchange of the destination at a place that took too long
+    /// ([`Self::set_overdue_after`]). The sweeps of a whole round see each once.
+    #[must_use]
+    pub fn overdue(&self, place: usize) -> Option<u64> {
+        self.counts.read(place).map(|RouterDestination { counts, .. }| counts.overdue)
     }
 
     /// Durations and rates of the destination at a place.
@@ -152,6 +170,21 @@ impl Router {
             destinations: of(abi::TG_ROUTER_PLACES)?,
             unknown: of(abi::TG_ROUTER_UNKNOWN)?,
         })
+    }
+}
+
+fn public(counts: &RouterCounts) -> DestinationCounts {
+    DestinationCounts {
+        syns: counts.syns,
+        syns_repeated: counts.repeated,
+        admitted: counts.admitted,
+        begun: counts.begun,
+        completed: counts.completed,
+        given_up: counts.given_up,
+        resumed: counts.resumed,
+        sent_bytes: counts.sent,
+        again_bytes: counts.again,
+        delivered_bytes: counts.delivered,
     }
 }
 
@@ -192,5 +225,9 @@ mod tests {
         (then.rates[5], now.rates[5]) = (7, 9);
         let new = now.since(&then);
         assert_eq!((new.durations[1][2], new.rates[5]), (4, 2));
+        // One of another look went on.
+        (then.durations[1][3], now.durations[1][3]) = (5, 4);
+        assert_eq!(now.since(&then).durations[1][3], 0);
+        assert_eq!(now.took_since(&then), [(1, 2, 4), (1, 3, -1)]);
     }
 }

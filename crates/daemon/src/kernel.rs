@@ -2,6 +2,7 @@
 //! The kernel's dataplane as a [`Plane`](crate::plane::Plane): configuration becomes a plan, limits
 //! become parameters, numbers become names.
 
+mod crowds;
 mod requests;
 mod router;
 mod sides;
@@ -300,7 +301,9 @@ impl Lifecycle for Kernel {
     }
 
     fn events(&mut self) -> Vec<What> {
-        self.watch.events()
+        let mut events = self.watch.events();
+        events.extend(self.measured.events());
+        events
     }
 
     fn doubts(&self) -> Vec<String> {

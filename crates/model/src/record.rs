@@ -251,6 +251,26 @@ pub enum What {
         /// How long it was.
         lasted: Nanos,
     },
+    /// A flash crowd came to a destination behind a router.
+    CrowdBegan {
+        /// The destination: an address with a port.
+        destination: String,
+        /// Why it is slow, as far as its neighbours show it yet.
+        why: String,
+        /// Exchanges that began per second, lately.
+        demand: f64,
+        /// Share of the exchanges that are slow for their size.
+        slow: f64,
+    },
+    /// And is over: its responses are as fast as usual.
+    CrowdEnded {
+        /// The destination.
+        destination: String,
+        /// Why it was slow.
+        why: String,
+        /// How long it was.
+        lasted: Nanos,
+    },
     /// Hooks of an interface are not there any more.
     HooksLost {
         /// The interface, with its namespace.
@@ -485,6 +505,16 @@ impl What {
             }
             Self::CongestionEnded { interface, lasted } => {
                 format!("{interface}: congestion ended after {lasted}")
+            }
+            Self::CrowdBegan { destination, why, demand, slow } => {
+                let slow = slow * 100.0;
+                format!(
+                    "{destination}: flash crowd began: {demand:.0} exchanges/s, {slow:.0} % of them slow for \
+                     their size; {why}"
+                )
+            }
+            Self::CrowdEnded { destination, why, lasted } => {
+                format!("{destination}: flash crowd ended after {lasted}; {why}")
             }
             Self::HooksLost { interface, why, open } => {
                 let open = if *open { ", and nothing is limited there" } else { "" };

@@ -26,6 +26,15 @@ pub struct RouterState {
     pub losses: Vec<ReasonCount>,
     /// All destinations together; its address is `all`.
     pub all: DestinationState,
+    /// Flash crowds that are there now.
+    #[serde(default)]
+    pub crowds: Vec<CrowdState>,
+    /// How many there were since the measurement began.
+    #[serde(default)]
+    pub crowds_total: u64,
+    /// How long they were, those of all destinations added up.
+    #[serde(default)]
+    pub crowds_time: Nanos,
     /// The busiest destinations of the last interval: first those to which most was delivered, then others
     /// with the most demand.
     pub destinations: Vec<DestinationState>,
@@ -40,6 +49,21 @@ pub struct DestinationState {
     pub counts: DestinationCounts,
     /// How it was in the last interval; `None` until the first one has ended.
     pub last: Option<DestinationFigures>,
+}
+
+/// A flash crowd: more comes to a destination than usual, and its responses have become slow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CrowdState {
+    /// The destination, such as `192.0.2.1:80`.
+    pub destination: String,
+    /// For how long.
+    pub lasts: Nanos,
+    /// Why it is slow: its server, or the link that it shares with its neighbours.
+    pub why: String,
+    /// Exchanges that begin per second, lately.
+    pub demand: f64,
+    /// Share of the exchanges that are slow for their size.
+    pub slow: f64,
 }
 
 /// What was counted of a destination.
@@ -57,6 +81,9 @@ pub struct DestinationCounts {
     pub completed: u64,
     /// Exchanges whose connection ended without it.
     pub given_up: u64,
+    /// Completed ones whose response went on after a pause of a second: they complete once more.
+    #[serde(default)]
+    pub resumed: u64,
     /// Bytes of payload that the server sent, each once.
     pub sent_bytes: u64,
     /// Bytes that it sent again.
@@ -98,6 +125,7 @@ impl DestinationCounts {
             begun: of(self.begun, other.begun),
             completed: of(self.completed, other.completed),
             given_up: of(self.given_up, other.given_up),
+            resumed: of(self.resumed, other.resumed),
             sent_bytes: of(self.sent_bytes, other.sent_bytes),
             again_bytes: of(self.again_bytes, other.again_bytes),
             delivered_bytes: of(self.delivered_bytes, other.delivered_bytes),
@@ -107,6 +135,12 @@ impl DestinationCounts {
     /// Exchanges that are in flight.
     #[must_use]
     pub const fn in_flight(&self) -> u64 {
-        self.begun.saturating_sub(self.completed).saturating_sub(self.given_up)
+        self.begun.saturating_sub(self.responses()).saturating_sub(self.given_up)
+    }
+
+    /// Exchanges that are complete, each once.
+    #[must_use]
+    pub const fn responses(&self) -> u64 {
+        self.completed.saturating_sub(self.resumed)
     }
 }

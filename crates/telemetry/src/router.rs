@@ -3,7 +3,7 @@
 
 use crate::table::{plain, render_rows};
 use std::fmt::Write as _;
-use tidegate_model::router::{DestinationState, RouterState};
+use tidegate_model::router::{CrowdState, DestinationState, RouterState};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_units::Nanos;
 
@@ -20,7 +20,10 @@ const TITLES: [&str; 10] = [
     "again %",
 ];
 
-/// Connections, losses, and the busiest destinations; empty where nothing is measured.
+/// Most flash crowds that have a line each.
+const CROWDS_MAX: usize = 8;
+
+/// Connections, losses, flash crowds, and the busiest destinations; empty where nothing is measured.
 #[must_use]
 pub fn router_lines(snapshot: &Snapshot) -> String {
     let Some(state) = &snapshot.router else { return String::new() };
@@ -37,12 +40,26 @@ pub fn router_lines(snapshot: &Snapshot) -> String {
         let each = losses.iter().map(|l| format!("{} {}", l.count, plain(&l.reason)));
         let _ = writeln!(text, "  missed: {}", each.collect::<Vec<_>>().join(", "));
     }
+    for crowd in state.crowds.iter().take(CROWDS_MAX) {
+        let _ = writeln!(text, "  {}", crowd_line(crowd));
+    }
+    if let Some(more @ 1..) = state.crowds.len().checked_sub(CROWDS_MAX) {
+        let _ = writeln!(text, "  and flash crowds at {more} more destinations");
+    }
     let titles = TITLES.map(String::from).to_vec();
     let destinations = std::iter::once(&state.all).chain(&state.destinations).map(cells);
     let rows: Vec<_> = std::iter::once(titles).chain(destinations).collect();
     let right: Vec<bool> = (0..TITLES.len()).map(|column| column > 0).collect();
     text.push_str(&render_rows(&rows, &right));
     text
+}
+
+fn crowd_line(crowd: &CrowdState) -> String {
+    let CrowdState { destination, lasts, why, demand, slow } = crowd;
+    let (destination, why, slow) = (plain(destination), plain(why), slow * 100.0);
+    format!(
+        "flash crowd at {destination} for {lasts}: {demand:.1} exchanges/s, {slow:.0} % of them slow; {why}"
+    )
 }
 
 fn cells(destination: &DestinationState) -> Vec<String> {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The screen of `top`: headline, alerts, services, history and reason of the selected one, keys.
+//! The screen of `top`: headline, alerts, services, what a router measures, history and reason of the selected
+//! service, keys.
 //! One function a widget.
 
 use super::View;
@@ -12,7 +13,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 use std::collections::VecDeque;
 use tidegate_model::snapshot::ServiceState;
-use tidegate_telemetry::{COLUMNS, Column, buckets_table, fitting};
+use tidegate_telemetry::{COLUMNS, Column, buckets_table, fitting, router_lines};
 
 /// Most alerts that are shown at once.
 const ALERTS_MAX: usize = 4;
@@ -21,16 +22,20 @@ const HISTORY_LINES: u16 = 5;
 const REASON_LINES: u16 = 4;
 /// Most buckets of the selected service that are shown.
 const BUCKETS_MAX: usize = 6;
+/// Most lines of what a router measures: its crowds come first, then the busiest destinations.
+const ROUTER_MAX: usize = 8;
 
 /// Draws everything.
 pub(crate) fn draw(frame: &mut Frame<'_>, view: &View) {
     let alerts = alert_lines(view);
     let buckets = bucket_lines(view);
-    let [head, alert, table, bucket, history, reason, keys] = Layout::vertical([
+    let measured = measured_lines(view);
+    let [head, alert, table, bucket, router, history, reason, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(alerts.len() as u16),
         Constraint::Min(3),
         Constraint::Length(buckets.len() as u16),
+        Constraint::Length(measured.len() as u16),
         Constraint::Length(HISTORY_LINES),
         Constraint::Length(REASON_LINES),
         Constraint::Length(1),
@@ -40,6 +45,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, view: &View) {
     frame.render_widget(Paragraph::new(alerts), alert);
     services(frame, view, table);
     frame.render_widget(Paragraph::new(buckets), bucket);
+    frame.render_widget(Paragraph::new(measured), router);
     if let Some(selected) = view.snapshot.services.get(view.selected) {
         histories(frame, (view, selected), history);
         reasons(frame, selected, reason);
@@ -69,6 +75,17 @@ fn bucket_lines(view: &View) -> Vec<Line<'static>> {
         }
     });
     drawn.take(BUCKETS_MAX + 1).collect()
+}
+
+/// What a router measures, if it does.
+fn measured_lines(view: &View) -> Vec<Line<'static>> {
+    let crowds = view.snapshot.router.as_ref().map_or(0, |router| router.crowds.len());
+    let text = router_lines(&view.snapshot);
+    let drawn = text.lines().map(|text| {
+        let line = Line::from(text.to_owned());
+        if crowds > 0 && text.starts_with("  flash crowd") { line.fg(Color::Red) } else { line }
+    });
+    drawn.take(ROUTER_MAX).collect()
 }
 
 /// As wide as its widest cell.
@@ -148,6 +165,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use std::path::Path;
     use tidegate_model::limits::{ServiceLimits, Why};
+    use tidegate_model::router::{CrowdState, DestinationState, RouterState};
     use tidegate_model::signals::{
         AcceptQueue, BucketCounts, BucketSignals, Counts, Family, Reading, Times,
     };
@@ -257,6 +275,40 @@ mod tests {
         assert!(shown.contains("b5") && !shown.contains("b6"), "bounded: {shown}");
         view.selected = 1;
         assert!(!screen(&view, (116, 24)).contains("bucket"), "the other has none");
+    }
+
+    #[test]
+    fn what_a_router_measures_has_a_panel() {
+        let mut view = View::default();
+        let mut router = snapshot(60);
+        router.services.pop();
+        router.router = Some(RouterState {
+            connections: 37,
+            connections_max: 65_536,
+            sample: 1,
+            known: 20,
+            known_max: 4096,
+            crowds: vec![CrowdState {
+                destination: "192.0.2.1:80".into(),
+                lasts: Nanos::from_secs(12),
+                why: "its server is at its limit".into(),
+                demand: 75.0,
+                slow: 0.61,
+            }],
+            all: DestinationState { address: "all".into(), ..DestinationState::default() },
+            destinations: (0..20)
+                .map(|n| DestinationState {
+                    address: format!("192.0.2.{n}:80"),
+                    ..DestinationState::default()
+                })
+                .collect(),
+            ..RouterState::default()
+        });
+        view.update(router);
+        let shown = screen(&view, (116, 30));
+        golden("top-router.txt", &shown);
+        assert!(shown.contains("flash crowd at 192.0.2.1:80"), "{shown}");
+        assert!(!shown.contains("192.0.2.19:80"), "bounded: {shown}");
     }
 
     #[test]

@@ -60,6 +60,12 @@ impl Crowds {
         }
     }
 
+    /// Demand of a destination per second, lately.
+    #[must_use]
+    pub fn demand(&self, key: u64) -> f64 {
+        self.all.get(&key).map_or(0.0, Crowd::demand)
+    }
+
     /// Forgets a destination.
     pub fn forget(&mut self, key: u64) {
         self.all.remove(&key);
@@ -73,7 +79,7 @@ mod tests {
     use tidegate_units::Nanos;
 
     fn run(crowds: &mut Crowds, key: u64, (halves, n, bucket): (u32, u32, usize)) -> bool {
-        let took = [Took { class: 3, bucket, count: n }];
+        let took = [Took { class: 3, bucket, count: n as i32 }];
         let tick = CrowdTick {
             period: Nanos::from_millis(500),
             took: &took,

@@ -2,10 +2,12 @@
 //! A router's measurement as the daemon keeps it: sweeps with the heartbeats, figures once an interval, and
 //! links that are made again. It is no part of what protects: whatever fails here is told, and all else goes on.
 
+use super::crowds::FlashCrowds;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use tidegate_bpf::{Dataplane, Error, Interface, Router, RouterLosses, RouterTimes};
 use tidegate_config::{Config, RouterConfig};
+use tidegate_model::record::What;
 use tidegate_model::router::{
     DestinationCounts, DestinationFigures, DestinationState, RouterState,
 };
@@ -37,6 +39,7 @@ pub(super) struct Measured {
     /// When figures were made last, with what was counted then by place; times of those that were shown.
     before: Option<(Nanos, Vec<DestinationCounts>)>,
     times: BTreeMap<usize, RouterTimes>,
+    crowds: FlashCrowds,
     /// When links are looked after again, and the pause behind that.
     look_at: Nanos,
     pause: Nanos,
@@ -126,15 +129,20 @@ impl Measured {
     /// With each heartbeat.
     pub(super) fn heartbeat(&mut self, now: Nanos, dataplane: &Dataplane) {
         self.mend(now, dataplane);
-        let Some(router) = &mut self.router else { return self.tell() };
+        let Some(router) = &mut self.router else { return self.tell(now) };
         let due = self.before.as_ref().is_none_or(|(then, _)| now.since(*then) >= INTERVAL);
-        let looked = router.sweep().and_then(|_| if due { self.look(now) } else { Ok(()) });
+        let sample = router.config().sample;
+        let swept = router.sweep().and_then(|_| self.crowds.swept(router, now, sample));
+        let looked = swept.and_then(|()| if due { self.look(now) } else { Ok(()) });
         self.failed = looked.err().map(|error| error.to_string());
-        self.tell();
+        self.tell(now);
     }
 
-    fn tell(&mut self) {
+    fn tell(&mut self, now: Nanos) {
         if let Some(state) = &mut self.state {
+            state.crowds = self.crowds.now(now).into_iter().map(|(_, crowd)| crowd).collect();
+            state.crowds_total = self.crowds.began();
+            state.crowds_time = self.crowds.lasted();
             let problems: Vec<&str> =
                 self.unattached.iter().chain(&self.failed).map(String::as_str).collect();
             state.problem = problems.join("; ");
@@ -144,6 +152,15 @@ impl Measured {
     /// What is shown of it; `None`: it is not configured.
     pub(super) fn state(&self) -> Option<RouterState> {
         self.state.clone()
+    }
+
+    /// What happened since the last question.
+    pub(super) fn events(&mut self) -> Vec<What> {
+        let events = self.crowds.events();
+        for what in &events {
+            tracing::info!("router: {}", what.sentence());
+        }
+        events
     }
 
     /// What an operator should know, one sentence each.
@@ -160,7 +177,13 @@ impl Measured {
         let (then, before) = self.before.take().unwrap_or_default();
         let period = (then != Nanos::ZERO).then(|| now.since(then).as_secs_f64());
         let was = |place: usize| before.get(place).copied().unwrap_or_default();
-        let order = busiest(&read, was);
+        for (place, address, counts) in &read {
+            if counts.begun > was(*place).begun {
+                self.crowds.watch(router, (*place, address.to_string()), now);
+            }
+        }
+        let crowded: Vec<usize> = self.crowds.now(now).iter().map(|(place, _)| *place).collect();
+        let order = busiest(&read, was, &crowded);
         let mut times = BTreeMap::new();
         state.destinations.clear();
         for (place, address, counts) in order {
@@ -211,8 +234,12 @@ fn fresh(section: &RouterConfig) -> RouterState {
 }
 
 /// The destinations that are shown: half of them those to which most was delivered, and half those to which
-/// most comes. A server that hangs delivers nothing, and is looked for.
-fn busiest(read: &[Read], was: impl Fn(usize) -> DestinationCounts) -> Vec<&Read> {
+/// most comes, first those with a flash crowd. A server that hangs delivers nothing, and is looked for.
+fn busiest<'a>(
+    read: &'a [Read],
+    was: impl Fn(usize) -> DestinationCounts,
+    crowded: &[usize],
+) -> Vec<&'a Read> {
     let new = |(place, _, counts): &&Read| counts.with(was(*place), u64::saturating_sub);
     let delivered = |read: &&Read| new(read).delivered_bytes;
     let demanded = |read: &&Read| {
@@ -223,7 +250,10 @@ fn busiest(read: &[Read], was: impl Fn(usize) -> DestinationCounts) -> Vec<&Read
     rest.sort_by_cached_key(|read| std::cmp::Reverse((delivered(read), demanded(read))));
     let mut shown = rest;
     let mut rest = shown.split_off(shown.len().min(SHOWN_MAX / 2));
-    rest.sort_by_cached_key(|read| std::cmp::Reverse((demanded(read), delivered(read))));
+    let crowded = |read: &&Read| crowded.contains(&read.0);
+    rest.sort_by_cached_key(|read| {
+        std::cmp::Reverse((crowded(read), demanded(read), delivered(read)))
+    });
     shown.extend(rest.into_iter().take(SHOWN_MAX / 2));
     shown
 }
@@ -238,6 +268,7 @@ fn scaled(counts: DestinationCounts, sample: u64) -> DestinationCounts {
         begun: of(counts.begun),
         completed: of(counts.completed),
         given_up: of(counts.given_up),
+        resumed: of(counts.resumed),
         sent_bytes: of(counts.sent_bytes),
         again_bytes: of(counts.again_bytes),
         delivered_bytes: of(counts.delivered_bytes),
@@ -255,7 +286,7 @@ fn figures(
     DestinationFigures {
         syns: each(new.syns),
         admitted: each(new.admitted),
-        completed: each(new.completed),
+        completed: each(new.responses()),
         delivered: each(new.delivered_bytes),
         again: (bytes > 0).then(|| new.again_bytes as f64 / bytes as f64),
         median: times.and_then(|times| times.took(0.5)),
@@ -297,13 +328,13 @@ mod tests {
         let mut read: Vec<Read> =
             (0..100).map(|n| (n, address(n), counts(1, 1, 1000 + n as u64))).collect();
         read[7].2 = counts(1000, 0, 0);
-        let shown = busiest(&read, |_| DestinationCounts::default());
+        let shown = busiest(&read, |_| DestinationCounts::default(), &[11]);
         let places: Vec<usize> = shown.iter().map(|(place, ..)| *place).collect();
         assert_eq!(places.len(), SHOWN_MAX);
         assert_eq!(places[..16], Vec::from_iter((84..100).rev()));
-        assert_eq!(places[16], 7, "nothing is delivered, and most comes");
+        assert_eq!(places[16..18], [11, 7], "a crowd; and nothing is delivered, and most comes");
         let was = |place: usize| read[place].2;
-        let calm = busiest(&read[..3], was);
+        let calm = busiest(&read[..3], was, &[]);
         assert_eq!(calm.len(), 3, "what was counted before is no activity");
     }
 }

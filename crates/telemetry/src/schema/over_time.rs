@@ -87,4 +87,5 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("flowspec_route_rate_per_second", Itself(EVENT)),
     ("router_connections", Itself("what found no room is a counter")),
     ("router_destinations", Itself(NUMBER)),
+    ("router_flash_crowd", Sum("router_flash_crowd_seconds_total")),
 ];

@@ -39,13 +39,15 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "router_exchanges",
         "",
-        "Exchanges of a destination by state: begun, completed, given-up (ended without their response).",
+        "Exchanges of a destination by state: begun, completed, given-up (ended without their response), \
+         resumed (completed ones whose response went on after a pause: they complete once more).",
         &["destination", "state"],
         |s, out| {
             of_each(s, |d| {
                 out(&[&d.address, "begun"], d.counts.begun.into());
                 out(&[&d.address, "completed"], d.counts.completed.into());
                 out(&[&d.address, "given-up"], d.counts.given_up.into());
+                out(&[&d.address, "resumed"], d.counts.resumed.into());
             })
         },
     ),
@@ -61,6 +63,29 @@ pub(crate) const METRICS: &[Metric] = &[
                 out(&[&d.address, "delivered"], d.counts.delivered_bytes.into());
             })
         },
+    ),
+    gauge(
+        "router_flash_crowd",
+        "",
+        "1 while there is a flash crowd at a destination: more comes than usual, and responses are slow.",
+        &["destination"],
+        |s, out| {
+            each(s, |r| r.crowds.iter().for_each(|crowd| out(&[&crowd.destination], 1_u64.into())));
+        },
+    ),
+    counter(
+        "router_flash_crowd",
+        "seconds",
+        "How long there were flash crowds, those of all destinations added up.",
+        &[],
+        |s, out| each(s, |r| out(&[], r.crowds_time.as_secs_f64().into())),
+    ),
+    counter(
+        "router_flash_crowds",
+        "",
+        "Flash crowds that began, at all destinations.",
+        &[],
+        |s, out| each(s, |r| out(&[], r.crowds_total.into())),
     ),
     counter(
         "router_unmeasured",

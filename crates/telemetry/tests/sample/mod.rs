@@ -5,7 +5,7 @@ use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::record::{Levels, Shed, Sums};
 use tidegate_model::remote::Restriction;
 use tidegate_model::router::{
-    DestinationCounts, DestinationFigures, DestinationState, RouterState,
+    CrowdState, DestinationCounts, DestinationFigures, DestinationState, RouterState,
 };
 use tidegate_model::shadow::ShadowSums;
 use tidegate_model::signals::{
@@ -477,6 +477,7 @@ pub(crate) fn router() -> RouterState {
         begun: 900,
         completed: 880,
         given_up: 5,
+        resumed: 0,
         sent_bytes: 9_000_000,
         again_bytes: 90_000,
         delivered_bytes: 8_900_000,
@@ -503,6 +504,15 @@ pub(crate) fn router() -> RouterState {
             ReasonCount { reason: "connections".into(), count: 0 },
             ReasonCount { reason: "unknown".into(), count: 3 },
         ],
+        crowds: vec![CrowdState {
+            destination: "192.0.2.1:80".into(),
+            lasts: Nanos::from_secs(12),
+            why: "only this destination is slow: its server is at its limit".into(),
+            demand: 75.0,
+            slow: 0.61,
+        }],
+        crowds_total: 3,
+        crowds_time: Nanos::from_secs(95),
         all: DestinationState { address: "all".into(), counts, last: Some(quiet) },
         destinations: vec![
             DestinationState { address: "192.0.2.1:80".into(), counts, last: Some(figures) },

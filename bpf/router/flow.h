@@ -11,8 +11,8 @@
  *		  │ data of the client: request       data of the server ──┘
  *
  * A response that pauses is complete as far as anybody knows. If the server then
- * sends more, it goes on as if it had never been complete: what was noted of it is taken
- * back. Less than TG_ROUTER_MORE bytes are an alert or a control frame, and no part of
+ * sends more within TG_ROUTER_PAUSE_MAX_NS, it goes on as if it had never been complete:
+ * what was noted of it is subtracted again. Less than TG_ROUTER_MORE bytes are an alert or a control frame, and no part of
  * a response.
  *
  * An exchange lasts from the first packet of its request to the last acknowledgement
@@ -24,8 +24,9 @@
  * this router, and what is sent again, is no progress. No acknowledgement beyond
  * what the server has sent is believed.
  *
- * The two directions may run on two CPUs. Each field is written by one of them; the
- * phase by a compare-and-swap: who wins it counts.
+ * The two directions may run on two CPUs. Each field is written by one of them, but
+ * for `asked`, which only moves on (a lost move is made by the next packet), and the
+ * phase, by a compare-and-swap: who wins it counts.
  */
 #ifndef TG_ROUTER_FLOW_H
 #define TG_ROUTER_FLOW_H
@@ -37,6 +38,7 @@
 #define TG_ROUTER_BUSY 1ULL	/* no fingerprint: bit 1 of those is set */
 #define TG_ROUTER_SEEN_SHIFT 30	/* ns to units of last seen: 1.07 s */
 #define TG_ROUTER_QUIET_NS TG_NS_PER_S
+#define TG_ROUTER_PAUSE_MAX_NS (30 * TG_NS_PER_S)
 #define TG_ROUTER_WINDOW_NS TG_NS_PER_S
 #define TG_ROUTER_MORE 128	/* bytes of a segment that a response goes on with */
 #define TG_ROUTER_AHEAD (1U << 20)	/* bytes of a client that may have been missed */
@@ -84,7 +86,7 @@ __noinline int tg_router_bucket(__u64 value)
 	return bucket;
 }
 
-/* As tg_durations_add, for several CPUs; -1 takes one back. */
+/* As tg_durations_add, for several CPUs; -1 subtracts one. */
 static __always_inline void tg_router_took(const struct tg_router_flow *f,
 					   __s32 more)
 {
@@ -127,11 +129,14 @@ static __always_inline void tg_router_end_of(struct tg_router_flow *f,
 					     __u32 phase, __u32 next)
 {
 	struct tg_router_destination *d = tg_router_to(f);
+	/* before: what the server sends from here on goes on with the response */
+	int complete = phase == TG_ROUTER_RESPONSE && f->got &&
+		       tg_router_has_all(f);
 
 	if (!tg_router_in_flight(phase) || !d ||
 	    __sync_val_compare_and_swap(&f->phase, phase, next) != phase)
 		return;
-	if (phase == TG_ROUTER_RESPONSE && f->got && tg_router_has_all(f)) {
+	if (complete) {
 		tg_router_count(&d->counts.completed, 1);
 		tg_router_took(f, 1);
 	} else {
@@ -144,12 +149,15 @@ static __always_inline void tg_router_end(struct tg_router_flow *f)
 	tg_router_end_of(f, READ_ONCE(f->phase), TG_ROUTER_IDLE);
 }
 
-/* More of a response that was taken for complete. */
-static __always_inline void tg_router_resume(struct tg_router_flow *f)
+/* More of a response that was taken for complete not long ago. */
+static __always_inline void tg_router_resume(struct tg_router_flow *f,
+					     __u64 now_ns)
 {
 	struct tg_router_destination *d = tg_router_to(f);
 
-	if (!d || __sync_val_compare_and_swap(&f->phase, TG_ROUTER_PAUSED,
+	if (!d ||
+	    tg_elapsed_ns(now_ns, f->rate.then_ns) > TG_ROUTER_PAUSE_MAX_NS ||
+	    __sync_val_compare_and_swap(&f->phase, TG_ROUTER_PAUSED,
 					      TG_ROUTER_RESPONSE) !=
 			  TG_ROUTER_PAUSED)
 		return;
@@ -183,17 +191,17 @@ static __always_inline void tg_router_asked(struct tg_router_flow *f,
 					    __u64 now_ns)
 {
 	struct tg_router_destination *d = tg_router_to(f);
-	__u32 phase;
 
 	if (READ_ONCE(f->phase) == TG_ROUTER_RESPONSE && tg_router_has_all(f))
 		tg_router_end(f);
-	phase = READ_ONCE(f->phase);
-	if (!d || tg_router_in_flight(phase))
+	/* from here on no response goes on: that would be subtracted by what is written below */
+	__sync_val_compare_and_swap(&f->phase, TG_ROUTER_PAUSED, TG_ROUTER_IDLE);
+	if (!d || READ_ONCE(f->phase) != TG_ROUTER_IDLE)
 		return;
 	f->began_ns = now_ns;
 	f->got = 0;
-	if (__sync_val_compare_and_swap(&f->phase, phase, TG_ROUTER_REQUEST) ==
-	    phase)
+	if (__sync_val_compare_and_swap(&f->phase, TG_ROUTER_IDLE,
+					TG_ROUTER_REQUEST) == TG_ROUTER_IDLE)
 		tg_router_count(&d->counts.begun, 1);
 }
 
@@ -239,7 +247,8 @@ static __always_inline int tg_router_client(struct tg_router_flow *f,
 
 /* Data of the server's. */
 static __always_inline void tg_router_said(struct tg_router_flow *f,
-					   const struct tg_packet *p)
+					   const struct tg_packet *p,
+					   __u64 now_ns)
 {
 	struct tg_router_destination *d = tg_router_to(f);
 	__u32 end = p->seq + p->payload;
@@ -261,7 +270,7 @@ static __always_inline void tg_router_said(struct tg_router_flow *f,
 					    TG_ROUTER_RESPONSE);
 	else if (p->payload >= TG_ROUTER_MORE &&
 		 READ_ONCE(f->phase) == TG_ROUTER_PAUSED)
-		tg_router_resume(f);
+		tg_router_resume(f, now_ns);
 	tg_router_count(&d->counts.sent, fresh);
 	if (fresh < (__s32)p->payload)
 		tg_router_count(&d->counts.again, p->payload - fresh);
@@ -277,7 +286,7 @@ static __always_inline int tg_router_server(struct tg_router_flow *f,
 	if (p->flags & TG_TCP_ACK && (__s32)(p->ack - READ_ONCE(f->asked)) > 0)
 		WRITE_ONCE(f->asked, p->ack);
 	if (p->payload)
-		tg_router_said(f, p);
+		tg_router_said(f, p, now_ns);
 	if (p->flags & TG_TCP_RST) {
 		tg_router_end(f);
 		return 1;

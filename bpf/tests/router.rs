@@ -234,7 +234,7 @@ fn a_response_that_goes_on_after_a_pause_is_one_exchange() {
     assert_eq!((world.counts().resumed, world.counts().in_flight()), (0, 0), "an alert");
     world.says(&mut talk, 3000);
     assert_eq!((world.counts().resumed, world.counts().in_flight()), (1, 1));
-    assert_eq!(took(&world.times()), [], "it is taken back");
+    assert_eq!(took(&world.times()), [], "it is subtracted");
     world.acks(&talk, 0);
     world.closes(&talk);
     let counts = world.counts();

@@ -35,7 +35,7 @@ pub struct RouterTimes {
 }
 
 impl RouterTimes {
-    /// What was counted since an earlier look; counts wrap. Where more was taken back than came it is nothing.
+    /// What was counted since an earlier look; counts wrap. Where more was subtracted than came it is nothing.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let less = |(now, then): (&u32, &u32)| {
@@ -55,7 +55,7 @@ impl RouterTimes {
     }
 
     /// Exchanges that were completed since an earlier look, by size class and bucket of the duration. A response
-    /// that went on after it was taken for complete is taken back: less than nothing.
+    /// that went on after it was taken for complete is subtracted: less than nothing.
     #[must_use]
     pub fn took_since(&self, earlier: &Self) -> Vec<(usize, usize, i32)> {
         let mut took = Vec::new();

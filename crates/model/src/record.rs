@@ -262,7 +262,7 @@ pub enum What {
         /// Share of the exchanges that are slow for their size.
         slow: f64,
     },
-    /// And is over: its responses are as fast as usual.
+    /// It is over: its responses are as fast as usual, or hardly anything comes.
     CrowdEnded {
         /// The destination.
         destination: String,
@@ -509,8 +509,8 @@ impl What {
             Self::CrowdBegan { destination, why, demand, slow } => {
                 let slow = slow * 100.0;
                 format!(
-                    "{destination}: flash crowd began: {demand:.0} exchanges/s, {slow:.0} % of them slow for \
-                     their size; {why}"
+                    "{destination}: flash crowd began: {why}; {demand:.0} exchanges/s, {slow:.0} % slow for their \
+                     size"
                 )
             }
             Self::CrowdEnded { destination, why, lasted } => {

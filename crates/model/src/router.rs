@@ -26,6 +26,9 @@ pub struct RouterState {
     pub losses: Vec<ReasonCount>,
     /// All destinations together; its address is `all`.
     pub all: DestinationState,
+    /// Why flash crowds may be there that are not found, in one sentence; empty if all are looked for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub crowds_missed: String,
     /// Flash crowds that are there now.
     #[serde(default)]
     pub crowds: Vec<CrowdState>,

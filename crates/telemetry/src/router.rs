@@ -21,7 +21,7 @@ const TITLES: [&str; 10] = [
 ];
 
 /// Most flash crowds that have a line each.
-const CROWDS_MAX: usize = 8;
+const CROWDS_MAX: usize = 4;
 
 /// Connections, losses, flash crowds, and the busiest destinations; empty where nothing is measured.
 #[must_use]
@@ -39,6 +39,9 @@ pub fn router_lines(snapshot: &Snapshot) -> String {
     if !losses.is_empty() {
         let each = losses.iter().map(|l| format!("{} {}", l.count, plain(&l.reason)));
         let _ = writeln!(text, "  missed: {}", each.collect::<Vec<_>>().join(", "));
+    }
+    if !state.crowds_missed.is_empty() {
+        let _ = writeln!(text, "  {}", plain(&state.crowds_missed));
     }
     for crowd in state.crowds.iter().take(CROWDS_MAX) {
         let _ = writeln!(text, "  {}", crowd_line(crowd));
@@ -58,7 +61,7 @@ fn crowd_line(crowd: &CrowdState) -> String {
     let CrowdState { destination, lasts, why, demand, slow } = crowd;
     let (destination, why, slow) = (plain(destination), plain(why), slow * 100.0);
     format!(
-        "flash crowd at {destination} for {lasts}: {demand:.1} exchanges/s, {slow:.0} % of them slow; {why}"
+        "flash crowd at {destination} for {lasts}: {why}; {demand:.1} exchanges/s, {slow:.0} % slow"
     )
 }
 

@@ -303,11 +303,7 @@ fn took(durations: &Durations) -> Vec<Took> {
     let mut all = Vec::new();
     for class in 0..Durations::CLASSES {
         let counts = durations.class(class).iter().enumerate().filter(|(_, count)| **count > 0);
-        all.extend(counts.map(|(bucket, count)| Took {
-            class,
-            bucket,
-            count: count.cast_signed(),
-        }));
+        all.extend(counts.map(|(bucket, count)| Took { class, bucket, count: *count }));
     }
     all
 }

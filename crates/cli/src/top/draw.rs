@@ -23,7 +23,7 @@ const REASON_LINES: u16 = 4;
 /// Most buckets of the selected service that are shown.
 const BUCKETS_MAX: usize = 6;
 /// Most lines of what a router measures: its crowds come first, then the busiest destinations.
-const ROUTER_MAX: usize = 8;
+const ROUTER_MAX: usize = 10;
 
 /// Draws everything.
 pub(crate) fn draw(frame: &mut Frame<'_>, view: &View) {
@@ -291,7 +291,7 @@ mod tests {
             crowds: vec![CrowdState {
                 destination: "192.0.2.1:80".into(),
                 lasts: Nanos::from_secs(12),
-                why: "its server is at its limit".into(),
+                why: "only its server is slow".into(),
                 demand: 75.0,
                 slow: 0.61,
             }],

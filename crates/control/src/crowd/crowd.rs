@@ -106,6 +106,12 @@ impl Crowd {
         }
     }
 
+    /// Ends an alarm of one that is only watched, and forgets what led there; what is usual stays known.
+    pub(super) const fn rest(&mut self) {
+        self.slow.rest();
+        self.alarm = false;
+    }
+
     /// Whether it is slow at the moment, crowd or not.
     #[must_use]
     pub fn is_slow(&self) -> bool {
@@ -125,7 +131,7 @@ mod tests {
 
     /// Half a second of a destination: so many exchanges of one size, in this bucket.
     fn half(n: u32, completed: u32, bucket: usize) -> (CrowdTick<'static>, Vec<Took>) {
-        let took = vec![Took { class: 4, bucket, count: completed as i32 }];
+        let took = vec![Took { class: 4, bucket, count: completed }];
         let tick = CrowdTick {
             period: Nanos::from_millis(500),
             first_attempts: n,
@@ -193,7 +199,7 @@ mod tests {
     #[test]
     fn odd_ticks_are_survived() {
         let mut crowd = Crowd::default();
-        let odd = [Took { class: 99, bucket: 99, count: i32::MAX }];
+        let odd = [Took { class: 99, bucket: 99, count: u32::MAX }];
         for period in [Nanos::ZERO, Nanos(u64::MAX), Nanos::from_secs(1)] {
             let tick =
                 CrowdTick { period, took: &odd, completed: u32::MAX, ..CrowdTick::default() };

@@ -12,20 +12,30 @@ const HEARD: f64 = 0.5;
 pub enum Why {
     /// Only it: its server is.
     Server,
-    /// Its neighbours, too: the link that they share is.
+    /// Its neighbours, too: the link is, or something else that they share.
     Link,
     /// It has no neighbour that says anything.
     Unknown,
 }
 
 impl Why {
+    /// By the demand of its neighbours, and how much of that is at those that are slow.
+    #[must_use]
+    pub fn of(all: f64, slow: f64) -> Self {
+        match slow {
+            _ if all <= 0.0 => Self::Unknown,
+            slow if slow > 0.5 * all => Self::Link,
+            _ => Self::Server,
+        }
+    }
+
     /// For people.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Server => "only this destination is slow: its server is at its limit",
-            Self::Link => "its neighbours are slow, too: the link is at its limit",
-            Self::Unknown => "it is slow, and no neighbour tells whether the link is",
+            Self::Server => "only its server is slow",
+            Self::Link => "others are slow, too: the link, or what they share",
+            Self::Unknown => "its server or the link: no other server tells which",
         }
     }
 }
@@ -46,24 +56,32 @@ impl Crowds {
     /// of few exchanges may not have shown it yet.
     #[must_use]
     pub fn why(&self, key: u64) -> Why {
-        let (mut slow, mut all) = (0.0, 0.0);
-        for (_, crowd) in self.all.iter().filter(|(other, _)| **other != key) {
-            if crowd.demand() >= HEARD {
-                all += crowd.demand();
-                slow += if crowd.is_slow() { crowd.demand() } else { 0.0 };
-            }
+        let (mut all, mut slow) = (0.0, 0.0);
+        for (_, demand, is_slow) in self.heard().filter(|(other, ..)| *other != key) {
+            all += demand;
+            slow += if is_slow { demand } else { 0.0 };
         }
-        match slow {
-            _ if all <= 0.0 => Why::Unknown,
-            slow if slow > 0.5 * all => Why::Link,
-            _ => Why::Server,
-        }
+        Why::of(all, slow)
+    }
+
+    /// Those whose demand says anything: the demand per second, and whether they are slow at the moment.
+    pub fn heard(&self) -> impl Iterator<Item = (u64, f64, bool)> + '_ {
+        let all = self.all.iter().filter(|(_, crowd)| crowd.demand() >= HEARD);
+        all.map(|(key, crowd)| (*key, crowd.demand(), crowd.is_slow()))
     }
 
     /// Demand of a destination per second, lately.
     #[must_use]
     pub fn demand(&self, key: u64) -> f64 {
         self.all.get(&key).map_or(0.0, Crowd::demand)
+    }
+
+    /// Hardly anything was completed at a destination for long: its alarm ends, and what was seen lately says
+    /// nothing of what comes next. What is usual stays known.
+    pub fn rest(&mut self, key: u64) {
+        if let Some(crowd) = self.all.get_mut(&key) {
+            crowd.rest();
+        }
     }
 
     /// Forgets a destination.
@@ -79,7 +97,7 @@ mod tests {
     use tidegate_units::Nanos;
 
     fn run(crowds: &mut Crowds, key: u64, (halves, n, bucket): (u32, u32, usize)) -> bool {
-        let took = [Took { class: 3, bucket, count: n as i32 }];
+        let took = [Took { class: 3, bucket, count: n }];
         let tick = CrowdTick {
             period: Nanos::from_millis(500),
             took: &took,

@@ -3,27 +3,47 @@
 //! kernel measures. It limits nothing: it says when a crowd begins, why it is slow, and when it is over.
 //!
 //! Demand is exchanges that begin. A SYN may be spoofed, and a connection may be opened to be idle: neither
-//! moves it.
+//! moves it. Where one connection in n is followed, the detectors see the sample: what is beyond chance depends on
+//! how many were counted. What is shown is multiplied.
 
 use std::collections::{BTreeMap, VecDeque};
-use tidegate_bpf::{ROUTER_SWEEPS, RouterTimes};
-use tidegate_control::crowd::{CrowdSaid, CrowdTick, Crowds, Took};
+use std::net::{IpAddr, SocketAddr};
+use tidegate_bpf::{Error, ROUTER_SWEEPS, RouterTimes};
+use tidegate_control::crowd::{CrowdSaid, CrowdTick, Crowds, Took, Why};
 use tidegate_model::record::What;
 use tidegate_model::router::{CrowdState, DestinationCounts};
 use tidegate_units::Nanos;
 
-/// How often the detectors look. Those of the simulator do as often.
+/// How often the detectors look, as those of the simulator do. After a pause (the daemon was stopped) they begin
+/// anew from what is counted then.
 const TICK: Nanos = Nanos::from_millis(500);
+const TICK_MAX: Nanos = Nanos::from_secs(3);
 /// Most destinations that are watched: each takes 9 KiB, and is read twice a second.
 const WATCHED_MAX: usize = 1024;
-/// Where there is no room, one to which nothing came for so long gives its place.
+/// Exchanges a second from which on a destination is watched: with fewer nothing is beyond chance.
+pub(super) const BUSY: f64 = 3.0;
+/// With fewer for so long its alarm ends; and where there is no room, it gives its place after so long.
+const QUIET_AFTER: Nanos = Nanos::from_secs(30);
 const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(600);
-/// Neighbours of few exchanges show later than the destination itself that the link is slow, too.
+/// What is usual has to be known: connections that were open before are not followed, so demand grows at first.
+const LEARNS_FOR: Nanos = Nanos::from_secs(30);
+/// A crowd is over once it has not been there for so long, so that one that comes and goes is one.
+const OVER_AFTER: Nanos = Nanos::from_secs(10);
+/// What has been so for so long is usual, and is learned.
+const USUAL_AFTER: Nanos = Nanos::from_secs(3600);
+/// Neighbours of few exchanges show later than the destination itself that they are slow, too.
 const WHY_FOR: Nanos = Nanos::from_secs(10);
-/// No more crowds begin as events within this time: a slow link has one at each destination behind it, and the
-/// history has room for 1,000 events. The others are in the status and in the metrics.
+/// No more crowds begin as events within this time, and no more than one at a destination within the other: a slow
+/// link has one at each destination behind it, and the history has room for 1,000 events. The others are in the
+/// status and in the metrics.
 const EVENTS_MAX: usize = 16;
 const EVENTS_WITHIN: Nanos = Nanos::from_secs(60);
+const EVENT_EVERY: Nanos = Nanos::from_secs(600);
+/// A response that goes on is subtracted from those of its bucket that come within this time.
+const SUBTRACTED_FOR: Nanos = Nanos::from_secs(10);
+/// Share of the handshakes whose notes were overwritten, above which nothing is concluded: a flood of SYNs.
+const FLOODED: f64 = 0.05;
+const FLOODED_MIN: u64 = 20;
 
 /// What the kernel counts of a destination, by its place.
 pub(super) trait Counted {
@@ -31,8 +51,10 @@ pub(super) trait Counted {
     fn times(&self, place: usize) -> Option<RouterTimes>;
     /// How often sweeps saw an exchange that takes too long.
     fn overdue(&self, place: usize) -> Option<u64>;
-    /// From how long on it does.
-    fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), tidegate_bpf::Error>;
+    /// From how long on it does; zero: none does.
+    fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), Error>;
+    /// Handshakes whose notes were overwritten, in all.
+    fn overwritten(&self) -> Result<u64, Error>;
 }
 
 impl Counted for tidegate_bpf::Router {
@@ -48,8 +70,12 @@ impl Counted for tidegate_bpf::Router {
         self.overdue(place)
     }
 
-    fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), tidegate_bpf::Error> {
+    fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), Error> {
         self.set_overdue_after(place, after)
+    }
+
+    fn overwritten(&self) -> Result<u64, Error> {
+        Ok(self.losses()?.handshakes)
     }
 }
 
@@ -57,7 +83,9 @@ impl Counted for tidegate_bpf::Router {
 #[derive(Debug)]
 struct Alarm {
     since: Nanos,
-    why: &'static str,
+    /// When the detector said so last.
+    last: Nanos,
+    why: Why,
     slow: f64,
     /// Its begin is an event.
     told: bool,
@@ -66,14 +94,21 @@ struct Alarm {
 /// A destination that is watched.
 #[derive(Debug)]
 struct Watched {
-    address: String,
+    address: SocketAddr,
     counts: DestinationCounts,
     times: RouterTimes,
+    /// Exchanges that have ended, with a response or without one.
+    ended: u64,
+    /// Exchanges to subtract from those that come, by size class and bucket; since when.
+    subtract: BTreeMap<(usize, usize), (u32, Nanos)>,
     /// What [`Counted::overdue`] said after each sweep of a whole round, and before it.
     overdue: VecDeque<u64>,
     overdue_after: Nanos,
-    /// When something came last.
-    came: Nanos,
+    since: Nanos,
+    /// When enough came last.
+    busy: Nanos,
+    /// When a crowd of it was an event last.
+    told: Option<Nanos>,
     alarm: Option<Alarm>,
 }
 
@@ -82,8 +117,13 @@ struct Watched {
 pub(super) struct FlashCrowds {
     detectors: Crowds,
     watched: BTreeMap<usize, Watched>,
-    /// When they looked last.
-    looked: Option<Nanos>,
+    /// Destinations for which there was no room at the last look.
+    unwatched: usize,
+    /// When they looked last, and what was overwritten then.
+    looked: Option<(Nanos, u64)>,
+    /// When there was a flood last.
+    flooded: Option<Nanos>,
+    sample: u32,
     began: u64,
     lasted: Nanos,
     events: Vec<What>,
@@ -92,152 +132,174 @@ pub(super) struct FlashCrowds {
 }
 
 impl FlashCrowds {
-    /// Watches a destination to which something comes, from now on; one that is watched stays so.
-    pub(super) fn watch(
+    /// Watches these destinations, to which enough comes, from now on. Those that are watched stay so; where there
+    /// is no room, those give their places to which nothing came for long.
+    pub(super) fn watch<'a>(
         &mut self,
         counted: &impl Counted,
-        (place, address): (usize, String),
+        busy: impl Iterator<Item = (usize, &'a SocketAddr)>,
         now: Nanos,
     ) {
-        if self.watched.contains_key(&place) || !self.has_room(now) {
-            return;
+        self.unwatched = 0;
+        let busy = Vec::from_iter(busy.filter(|(place, _)| !self.watched.contains_key(place)));
+        if self.watched.len() + busy.len() > WATCHED_MAX {
+            self.forget(counted, now);
         }
-        let (counts, times) = (counted.counts(place), counted.times(place));
-        let Some((counts, times)) = counts.zip(times) else { return };
-        let one = Watched {
-            address,
-            counts,
-            times,
-            overdue: VecDeque::new(),
-            overdue_after: Nanos::ZERO,
-            came: now,
-            alarm: None,
-        };
-        self.watched.insert(place, one);
+        for (place, address) in busy {
+            if self.watched.len() >= WATCHED_MAX {
+                self.unwatched += 1;
+            } else if let Some(one) = Watched::new(counted, (place, *address), now) {
+                self.watched.insert(place, one);
+            }
+        }
     }
 
-    /// Whether another destination can be watched. Makes room where one is watched for nothing.
-    fn has_room(&mut self, now: Nanos) -> bool {
-        if self.watched.len() < WATCHED_MAX {
-            return true;
-        }
-        let forgotten =
-            |one: &Watched| one.alarm.is_none() && now.since(one.came) >= FORGOTTEN_AFTER;
-        let Some(place) = self.watched.iter().find(|(_, one)| forgotten(one)).map(|(at, _)| *at)
-        else {
-            return false;
-        };
-        self.watched.remove(&place);
-        self.detectors.forget(place as u64);
-        true
+    fn forget(&mut self, counted: &impl Counted, now: Nanos) {
+        let detectors = &mut self.detectors;
+        self.watched.retain(|place, one| {
+            let keep = one.alarm.is_some() || now.since(one.busy) < FORGOTTEN_AFTER;
+            if !keep {
+                detectors.forget(*place as u64);
+                // What it counts is read by nobody.
+                let _ = counted.set_overdue_after(*place, Nanos::ZERO);
+            }
+            keep
+        });
     }
 
     /// After each sweep.
     ///
     /// # Errors
-    /// When the kernel cannot be told what takes too long.
+    /// When the kernel cannot be asked what was overwritten, or told what takes too long. All else was done.
     pub(super) fn swept(
         &mut self,
         counted: &impl Counted,
         now: Nanos,
         sample: u32,
-    ) -> Result<(), tidegate_bpf::Error> {
+    ) -> Result<(), Error> {
+        self.sample = sample;
         for (place, one) in &mut self.watched {
             one.overdue.push_back(counted.overdue(*place).unwrap_or_default());
             if one.overdue.len() > ROUTER_SWEEPS as usize + 1 {
                 one.overdue.pop_front();
             }
         }
-        let period = now.since(*self.looked.get_or_insert(now));
+        let (then, overwritten) = *self.looked.get_or_insert((now, counted.overwritten()?));
+        let period = now.since(then);
         if period < TICK {
             return Ok(());
         }
-        self.looked = Some(now);
-        let places: Vec<usize> = self.watched.keys().copied().collect();
-        places
-            .into_iter()
-            .try_for_each(|place| self.tick(counted, place, (now, period, sample)))?;
-        let crowds = self.watched.values().filter(|one| one.alarm.is_some()).count() as u64;
-        self.lasted = self.lasted + Nanos(period.0.saturating_mul(crowds));
-        Ok(())
+        let all = counted.overwritten()?;
+        self.looked = Some((now, all));
+        if self.is_flooded(counted, all.saturating_sub(overwritten)) {
+            self.flooded = Some(now);
+        }
+        if period > TICK_MAX || self.flooded == Some(now) {
+            self.watched.iter_mut().for_each(|(place, one)| one.begin_anew(counted, *place));
+            return Ok(());
+        }
+        self.look(counted, (now, period))
     }
 
-    fn tick(
-        &mut self,
-        counted: &impl Counted,
-        place: usize,
-        (now, period, sample): (Nanos, Nanos, u32),
-    ) -> Result<(), tidegate_bpf::Error> {
-        let (Some(one), Some(counts)) = (self.watched.get_mut(&place), counted.counts(place))
-        else {
-            return Ok(());
+    /// Most handshakes were not seen to their end: demand is not known.
+    fn is_flooded(&self, counted: &impl Counted, overwritten: u64) -> bool {
+        let new = |(place, one): (&usize, &Watched)| {
+            let now = counted.counts(*place).unwrap_or_default();
+            now.admitted.saturating_sub(one.counts.admitted)
         };
-        let new = counts.with(one.counts, u64::saturating_sub);
-        let took = if new.completed + new.resumed > 0 {
-            one.took(counted.times(place))
-        } else {
-            Vec::new()
+        overwritten >= FLOODED_MIN && {
+            let admitted: u64 = self.watched.iter().map(new).sum();
+            overwritten as f64 > FLOODED * (admitted + overwritten) as f64
+        }
+    }
+
+    fn look(&mut self, counted: &impl Counted, (now, period): (Nanos, Nanos)) -> Result<(), Error> {
+        let mut failed = Ok(());
+        let mut said = Vec::with_capacity(self.watched.len());
+        for (place, one) in &mut self.watched {
+            let Some(tick) = one.tick(counted, *place, now) else { continue };
+            let of = one.ask(&mut self.detectors, *place, (&tick, period, now));
+            failed = failed.and(one.count_overdue(counted, *place, of.overdue_after));
+            said.push((*place, of));
+        }
+        let whys = self.whys(&said, now);
+        for (place, of) in said {
+            self.note(place, &of, (&whys, now));
+        }
+        let crowds = self.watched.values().filter(|one| one.alarm.is_some()).count() as u64;
+        self.lasted = self.lasted + Nanos(period.0.saturating_mul(crowds));
+        failed
+    }
+
+    /// Demand, and that of it which is slow, of all and by address, where a reason is asked for. Ports of one address
+    /// are no neighbours of each other.
+    fn whys(&self, said: &[(usize, CrowdSaid)], now: Nanos) -> Option<Neighbours> {
+        let asks = |(place, said): &(usize, CrowdSaid)| {
+            let alarm = self.watched.get(place).and_then(|one| one.alarm.as_ref());
+            said.alarm && alarm.is_none_or(|alarm| now.since(alarm.since) <= WHY_FOR)
         };
-        if new.begun > 0 {
-            one.came = now;
+        if !said.iter().any(asks) {
+            return None;
         }
-        one.counts = counts;
-        let said =
-            self.detectors.tick(place as u64, &one.shown(&new, &took, (period, sample)), false);
-        let after = said.overdue_after.unwrap_or_default();
-        if after != one.overdue_after {
-            counted.set_overdue_after(place, after)?;
-            one.overdue_after = after;
+        let mut neighbours = Neighbours::default();
+        for (key, demand, is_slow) in self.detectors.heard() {
+            let Some(one) = self.watched.get(&(key as usize)) else { continue };
+            let slow = if is_slow { demand } else { 0.0 };
+            let own = neighbours.by_address.entry(one.address.ip()).or_default();
+            for sum in [own, &mut neighbours.all] {
+                *sum = (sum.0 + demand, sum.1 + slow);
+            }
         }
-        self.note(place, &said, now);
-        Ok(())
+        Some(neighbours)
     }
 
     /// An alarm begins, goes on, or is over.
-    fn note(&mut self, place: usize, said: &CrowdSaid, now: Nanos) {
+    fn note(&mut self, place: usize, said: &CrowdSaid, (whys, now): (&Option<Neighbours>, Nanos)) {
+        let demand = self.demand(place);
         let Some(one) = self.watched.get_mut(&place) else { return };
-        let why = |crowds: &Crowds| crowds.why(place as u64).text();
+        let why = whys.as_ref().map_or(Why::Unknown, |whys| whys.why(one.address.ip()));
         match (&mut one.alarm, said.alarm) {
             (None, true) => {
-                let (why, slow) = (why(&self.detectors), said.slow);
-                self.began += 1;
                 self.told.retain(|then| now.since(*then) < EVENTS_WITHIN);
-                let told = self.told.len() < EVENTS_MAX;
-                one.alarm = Some(Alarm { since: now, why, slow, told });
+                let told = self.told.len() < EVENTS_MAX
+                    && one.told.is_none_or(|then| now.since(then) >= EVENT_EVERY);
+                one.alarm = Some(Alarm { since: now, last: now, why, slow: said.slow, told });
+                self.began += 1;
                 if told {
+                    one.told = Some(now);
                     self.told.push_back(now);
-                    let (destination, why) = (one.address.clone(), why.to_owned());
-                    let demand = self.detectors.demand(place as u64);
+                    let (destination, why) = (one.address.to_string(), why.text().to_owned());
+                    let slow = said.slow;
                     self.events.push(What::CrowdBegan { destination, why, demand, slow });
                 }
             }
             (Some(alarm), true) => {
-                alarm.slow = said.slow;
+                (alarm.slow, alarm.last) = (said.slow, now);
                 if now.since(alarm.since) <= WHY_FOR {
-                    alarm.why = why(&self.detectors);
+                    alarm.why = why;
                 }
             }
-            (Some(alarm), false) => {
-                if alarm.told {
-                    let (why, lasted) = (alarm.why.to_owned(), now.since(alarm.since));
-                    let destination = one.address.clone();
-                    self.events.push(What::CrowdEnded { destination, why, lasted });
-                }
-                one.alarm = None;
+            (Some(alarm), false) if now.since(alarm.last) >= OVER_AFTER => {
+                self.events.extend(one.end());
             }
-            (None, false) => {}
+            (_, false) => {}
         }
     }
 
+    /// Exchanges that begin per second, as if all were followed.
+    fn demand(&self, place: usize) -> f64 {
+        self.detectors.demand(place as u64) * f64::from(self.sample.max(1))
+    }
+
     /// Crowds that are there now, by place.
-    pub(super) fn now(&self, now: Nanos) -> Vec<(usize, CrowdState)> {
+    pub(super) fn now(&self, now: Nanos) -> BTreeMap<usize, CrowdState> {
         let of = |(place, one): (&usize, &Watched)| {
             let alarm = one.alarm.as_ref()?;
             let state = CrowdState {
-                destination: one.address.clone(),
+                destination: one.address.to_string(),
                 lasts: now.since(alarm.since),
-                why: alarm.why.to_owned(),
-                demand: self.detectors.demand(*place as u64),
+                why: alarm.why.text().to_owned(),
+                demand: self.demand(*place),
                 slow: alarm.slow,
             };
             Some((*place, state))
@@ -255,46 +317,202 @@ impl FlashCrowds {
         self.lasted
     }
 
+    /// Why crowds may be there that are not found.
+    pub(super) fn blind(&self, now: Nanos) -> Option<String> {
+        if self.flooded.is_some_and(|then| now.since(then) < OVER_AFTER) {
+            return Some(
+                "flash crowds are not looked for: a flood of SYNs overwrites handshakes".into(),
+            );
+        }
+        (self.unwatched > 0).then(|| {
+            let unwatched = self.unwatched;
+            format!(
+                "flash crowds are looked for at {WATCHED_MAX} destinations, and not at {unwatched} others"
+            )
+        })
+    }
+
     /// What began and ended since the last question.
     pub(super) fn events(&mut self) -> Vec<What> {
         std::mem::take(&mut self.events)
     }
+
+    /// The same when nothing is measured any more: what is there ends.
+    pub(super) fn end(mut self) -> Vec<What> {
+        let ended = self.watched.values_mut().filter_map(Watched::end);
+        self.events.extend(ended);
+        self.events
+    }
+}
+
+/// Demand, and that of it which is slow.
+#[derive(Debug, Default)]
+struct Neighbours {
+    all: (f64, f64),
+    by_address: BTreeMap<IpAddr, (f64, f64)>,
+}
+
+impl Neighbours {
+    /// Why a server is slow, by the others.
+    fn why(&self, address: IpAddr) -> Why {
+        let own = self.by_address.get(&address).copied().unwrap_or_default();
+        // What is left of a sum of others' shares may not be exactly nothing.
+        let (all, slow) = (self.all.0 - own.0, self.all.1 - own.1);
+        if self.by_address.keys().all(|other| *other == address) {
+            return Why::Unknown;
+        }
+        Why::of(all, slow)
+    }
 }
 
 impl Watched {
-    /// What was completed since the last look.
-    fn took(&mut self, now: Option<RouterTimes>) -> Vec<Took> {
-        let Some(now) = now else { return Vec::new() };
-        let new = now.took_since(&self.times);
-        self.times = now;
-        new.into_iter().map(|(class, bucket, count)| Took { class, bucket, count }).collect()
+    fn new(
+        counted: &impl Counted,
+        (place, address): (usize, SocketAddr),
+        now: Nanos,
+    ) -> Option<Self> {
+        let counts = counted.counts(place)?;
+        Some(Self {
+            address,
+            counts,
+            times: counted.times(place)?,
+            ended: ended(&counts),
+            subtract: BTreeMap::new(),
+            overdue: VecDeque::new(),
+            overdue_after: Nanos::ZERO,
+            since: now,
+            busy: now,
+            told: None,
+            alarm: None,
+        })
     }
 
-    /// A tick of the detector. Counts of connections are as if all were followed; durations, and what is
-    /// overdue beside them, are those of the sample.
-    fn shown<'a>(
-        &self,
-        new: &DestinationCounts,
-        took: &'a [Took],
-        (period, sample): (Nanos, u32),
-    ) -> CrowdTick<'a> {
-        let of = |n: u64| u32::try_from(n.saturating_mul(sample.into())).unwrap_or(u32::MAX);
-        let (started, connected) = (of(new.begun), of(new.admitted));
+    /// What was counted up to now is not looked at.
+    fn begin_anew(&mut self, counted: &impl Counted, place: usize) {
+        if let Some((counts, times)) = counted.counts(place).zip(counted.times(place)) {
+            (self.counts, self.times, self.ended) = (counts, times, ended(&counts));
+            self.subtract.clear();
+        }
+    }
+
+    /// What is new since the last look.
+    fn tick(&mut self, counted: &impl Counted, place: usize, now: Nanos) -> Option<Tick> {
+        let counts = counted.counts(place)?;
+        let new = counts.with(self.counts, u64::saturating_sub);
+        let times = (new.completed + new.resumed > 0).then(|| counted.times(place)).flatten();
+        let took = times.map(|times| self.took(times, now)).unwrap_or_default();
+        let in_flight = counts.in_flight();
+        self.counts = counts;
+        let all = ended(&counts);
+        // A response that goes on has not ended: the one that ends next is not another one.
+        let more = all.saturating_sub(self.ended);
+        self.ended = self.ended.max(all);
+        Some(Tick { begun: new.begun, connected: new.admitted, ended: more, in_flight, took })
+    }
+
+    /// What was completed. Responses that went on are subtracted from those that come next in their bucket.
+    fn took(&mut self, times: RouterTimes, now: Nanos) -> Vec<Took> {
+        let new = times.took_since(&self.times);
+        self.times = times;
+        self.subtract.retain(|_, (left, since)| *left > 0 && now.since(*since) < SUBTRACTED_FOR);
+        let mut took = Vec::new();
+        for (class, bucket, count) in new {
+            let Ok(count) = u32::try_from(count) else {
+                let (left, _) = self.subtract.entry((class, bucket)).or_insert((0, now));
+                *left = left.saturating_add(count.unsigned_abs());
+                continue;
+            };
+            let less = self.subtract.get_mut(&(class, bucket)).map_or(0, |(left, _)| {
+                let less = count.min(*left);
+                *left -= less;
+                less
+            });
+            if count > less {
+                took.push(Took { class, bucket, count: count - less });
+            }
+        }
+        took
+    }
+
+    /// What the detector makes of it.
+    fn ask(
+        &mut self,
+        detectors: &mut Crowds,
+        place: usize,
+        (tick, period, now): (&Tick, Nanos, Nanos),
+    ) -> CrowdSaid {
+        let key = place as u64;
+        let mut said = detectors.tick(key, &self.shown(tick, period), false);
+        if detectors.demand(key) >= BUSY {
+            self.busy = now;
+        }
+        let learns = now.since(self.since) < LEARNS_FOR;
+        if learns || now.since(self.busy) >= QUIET_AFTER {
+            detectors.rest(key);
+            said.alarm = false;
+        }
+        if self.alarm.as_ref().is_some_and(|alarm| now.since(alarm.since) >= USUAL_AFTER) {
+            detectors.forget(key);
+            self.since = now;
+            said.alarm = false;
+        }
+        said
+    }
+
+    fn shown<'a>(&self, tick: &'a Tick, period: Nanos) -> CrowdTick<'a> {
+        let of = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        let (started, connected) = (of(tick.begun), of(tick.connected));
         let round = self.overdue.front().zip(self.overdue.back());
-        let overdue = round.map_or(0, |(first, last)| last.wrapping_sub(*first));
         CrowdTick {
             period,
-            took,
+            took: &tick.took,
             // So the demand is what was started.
             first_attempts: started.min(connected),
             connected,
             started,
-            completed: of(new.responses()),
-            in_flight: of(self.counts.in_flight()),
-            overdue: u32::try_from(overdue).unwrap_or(u32::MAX),
+            // Without a response, too: a client that says goodbye inside TLS begins an exchange that has none.
+            completed: of(tick.ended),
+            in_flight: of(tick.in_flight),
+            overdue: of(round.map_or(0, |(first, last)| last.wrapping_sub(*first))),
             ..CrowdTick::default()
         }
     }
+
+    fn count_overdue(
+        &mut self,
+        counted: &impl Counted,
+        place: usize,
+        after: Option<Nanos>,
+    ) -> Result<(), Error> {
+        let after = after.unwrap_or_default();
+        if after != self.overdue_after {
+            counted.set_overdue_after(place, after)?;
+            self.overdue_after = after;
+        }
+        Ok(())
+    }
+
+    /// Its crowd is over; the event, if its begin was one.
+    fn end(&mut self) -> Option<What> {
+        let alarm = self.alarm.take()?;
+        let (destination, why) = (self.address.to_string(), alarm.why.text().to_owned());
+        let lasted = alarm.last.since(alarm.since);
+        alarm.told.then_some(What::CrowdEnded { destination, why, lasted })
+    }
+}
+
+/// What is new at a destination.
+struct Tick {
+    begun: u64,
+    connected: u64,
+    ended: u64,
+    in_flight: u64,
+    took: Vec<Took>,
+}
+
+/// Exchanges that have ended, with a response or without one. It falls when a response goes on.
+const fn ended(counts: &DestinationCounts) -> u64 {
+    counts.responses().saturating_add(counts.given_up)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use super::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use tidegate_bpf::policy::Durations;
 
 /// From one sweep to the next.
@@ -20,8 +20,8 @@ struct Place {
     overdue_after: Nanos,
 }
 
-/// What a kernel would count.
-struct Fake(RefCell<Vec<Place>>);
+/// What a kernel would count: at each place, and what was overwritten.
+struct Fake(RefCell<Vec<Place>>, Cell<u64>);
 
 impl Counted for Fake {
     fn counts(&self, place: usize) -> Option<DestinationCounts> {
@@ -36,9 +36,13 @@ impl Counted for Fake {
         self.0.borrow().get(place).map(|place| place.overdue)
     }
 
-    fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), tidegate_bpf::Error> {
+    fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), Error> {
         self.0.borrow_mut()[place].overdue_after = after;
         Ok(())
+    }
+
+    fn overwritten(&self) -> Result<u64, Error> {
+        Ok(self.1.get())
     }
 }
 
@@ -49,34 +53,44 @@ struct Came {
     begun: u64,
     /// So many are completed, in this bucket.
     completed: (u32, usize),
+    given_up: u64,
     /// The sweep sees so many that take too long, once there is a time from which on they do.
     overdue: u64,
 }
 
-const CALM: Came = Came { admitted: 2, begun: 2, completed: (2, USUAL), overdue: 0 };
-const CROWD: Came = Came { admitted: 10, begun: 10, completed: (3, SLOW), overdue: 0 };
+const NOTHING: Came = Came { admitted: 0, begun: 0, completed: (0, 0), given_up: 0, overdue: 0 };
+const CALM: Came = Came { admitted: 2, begun: 2, completed: (2, USUAL), ..NOTHING };
+const CROWD: Came = Came { admitted: 10, begun: 10, completed: (3, SLOW), ..NOTHING };
 
 struct World {
     fake: Fake,
     crowds: FlashCrowds,
     now: Nanos,
-    sample: u32,
 }
 
 impl World {
+    /// So many servers, each with one port.
     fn new(places: usize) -> Self {
+        Self::at((0..places).map(|n| SocketAddr::from(([192, 0, 2, n as u8], 80))).collect())
+    }
+
+    fn at(addresses: Vec<SocketAddr>) -> Self {
         let times = RouterTimes {
             durations: vec![[0; Durations::BUCKETS]; Durations::CLASSES],
             rates: std::array::from_fn(|_| 0),
         };
         let counts = DestinationCounts::default();
         let place = Place { counts, times, overdue: 0, overdue_after: Nanos::ZERO };
-        let fake = Fake(RefCell::new(vec![place; places]));
-        let mut world =
-            Self { fake, crowds: FlashCrowds::default(), now: Nanos::from_secs(1), sample: 1 };
-        for at in 0..places {
-            world.crowds.watch(&world.fake, (at, format!("192.0.2.{at}:80")), world.now);
-        }
+        let fake = Fake(RefCell::new(vec![place; addresses.len()]), Cell::new(0));
+        let mut world = Self { fake, crowds: FlashCrowds::default(), now: Nanos::from_secs(1) };
+        world.crowds.watch(&world.fake, addresses.iter().enumerate(), world.now);
+        world
+    }
+
+    /// One that has seen two minutes of [`CALM`].
+    fn calm(places: usize) -> Self {
+        let mut world = Self::new(places);
+        assert_eq!(world.run(120, |_| CALM), []);
         world
     }
 
@@ -85,41 +99,78 @@ impl World {
         let mut told = Vec::new();
         for n in 0..seconds * 10 {
             for (at, place) in self.fake.0.borrow_mut().iter_mut().enumerate() {
-                let came = each(at);
-                place.counts.admitted += came.admitted;
-                place.counts.begun += came.begun;
-                place.counts.completed += u64::from(came.completed.0);
-                place.times.durations[CLASS][came.completed.1] += came.completed.0;
-                let counted = place.overdue_after > Nanos::ZERO;
-                place.overdue += if counted { came.overdue } else { 0 };
+                place.comes(each(at));
             }
             self.now = self.now + SWEEP;
-            self.crowds.swept(&self.fake, self.now, self.sample).unwrap();
+            self.crowds.swept(&self.fake, self.now, 1).unwrap();
             let events = self.crowds.events();
             told.extend(events.iter().map(|what| (n / 10, what.sentence())));
         }
         told
     }
+
+    /// The only crowd that is there.
+    fn crowd(&self) -> CrowdState {
+        let now = Vec::from_iter(self.crowds.now(self.now).into_values());
+        assert!(now.len() == 1 && now[0].slow <= 1.0, "{now:?}");
+        now[0].clone()
+    }
+}
+
+impl Place {
+    fn comes(&mut self, came: Came) {
+        self.counts.admitted += came.admitted;
+        self.counts.begun += came.begun;
+        self.counts.completed += u64::from(came.completed.0);
+        self.counts.given_up += came.given_up;
+        self.times.durations[CLASS][came.completed.1] += came.completed.0;
+        self.overdue += if self.overdue_after > Nanos::ZERO { came.overdue } else { 0 };
+    }
+
+    /// Exchanges of this bucket that were complete go on.
+    fn resume(&mut self, count: u32, bucket: usize) {
+        self.counts.resumed += u64::from(count);
+        let place = &mut self.times.durations[CLASS][bucket];
+        *place = place.wrapping_sub(count);
+    }
 }
 
 #[test]
 fn a_crowd_is_told_with_its_reason_and_its_end() {
-    let mut world = World::new(2);
-    assert_eq!(world.run(120, |_| CALM), []);
+    let mut world = World::calm(2);
     let began = world.run(30, |at| if at == 0 { CROWD } else { CALM });
     let [(second, sentence)] = &began[..] else { panic!("{began:?}") };
     assert!(*second <= 10, "{sentence}");
-    assert!(sentence.starts_with("192.0.2.0:80: flash crowd began: "), "{sentence}");
-    assert!(sentence.ends_with("its server is at its limit"), "{sentence}");
-    let now = world.crowds.now(world.now);
-    let [(0, state)] = &now[..] else { panic!("{now:?}") };
+    let wanted = "192.0.2.0:80: flash crowd began: only its server is slow; ";
+    assert!(sentence.starts_with(wanted), "{sentence}");
+    let state = world.crowd();
     assert!(state.demand > 60.0 && state.slow > 0.9, "{state:?}");
     assert!(state.lasts >= Nanos::from_secs(20) && world.crowds.began() == 1, "{state:?}");
     let ended = world.run(60, |_| CALM);
     assert!(ended.len() == 1 && ended[0].1.contains("flash crowd ended after"), "{ended:?}");
-    assert_eq!(world.crowds.now(world.now), []);
+    assert!(world.crowds.now(world.now).is_empty());
     let lasted = world.crowds.lasted();
     assert!(lasted >= state.lasts && lasted < Nanos::from_secs(60), "{lasted}");
+}
+
+/// Its server has died, or was taken out of service: nothing is fast again, and there is no crowd.
+#[test]
+fn it_also_ends_where_nothing_comes_any_more() {
+    let trickle = Came { admitted: 1, begun: 1, completed: (1, SLOW), ..NOTHING };
+    for comes in [NOTHING, trickle] {
+        let mut world = World::calm(1);
+        assert_eq!(world.run(20, |_| CROWD).len(), 1);
+        let mut told = Vec::new();
+        for _ in 0..60 {
+            // In one second of five.
+            told.extend(world.run(1, |_| comes));
+            told.extend(world.run(4, |_| NOTHING));
+        }
+        assert!(told.len() == 1 && told[0].1.contains("flash crowd ended after"), "{told:?}");
+        assert!(world.crowds.now(world.now).is_empty());
+        // What was known then says nothing of those who come back.
+        assert_eq!(world.run(60, |_| Came { begun: 10, completed: (10, USUAL), ..CROWD }), []);
+    }
 }
 
 #[test]
@@ -130,17 +181,23 @@ fn slow_without_more_and_more_without_slow_is_none() {
         // Connections that are idle, beside a server that is slow: nothing more is asked.
         Came { admitted: 200, completed: (2, SLOW), ..CALM },
     ] {
-        let mut world = World::new(1);
-        assert_eq!(world.run(120, |_| CALM), []);
-        assert_eq!(world.run(60, |_| odd), []);
+        assert_eq!(World::calm(1).run(60, |_| odd), []);
     }
+}
+
+/// Inside TLS a client says goodbye when it closes: an exchange without a response. That is not more than completes.
+#[test]
+fn a_slow_dependency_inside_tls_is_no_crowd() {
+    let usual = Came { admitted: 1, begun: 3, given_up: 1, completed: (2, USUAL), ..NOTHING };
+    let mut world = World::new(1);
+    assert_eq!(world.run(180, |_| usual), []);
+    assert_eq!(world.run(60, |_| Came { completed: (2, SLOW), ..usual }), []);
 }
 
 /// Nothing is completed, so there are no durations: what takes too long is counted by the sweeps.
 #[test]
 fn a_server_that_hangs_in_a_crowd_is_found() {
-    let mut world = World::new(1);
-    world.run(120, |_| CALM);
+    let mut world = World::calm(1);
     let after = world.fake.0.borrow()[0].overdue_after;
     assert!(after > Durations::from(USUAL), "{after}");
     let hangs = Came { completed: (0, 0), overdue: 4, ..CROWD };
@@ -148,56 +205,133 @@ fn a_server_that_hangs_in_a_crowd_is_found() {
     assert!(told.len() == 1 && told[0].0 <= 12, "{told:?}");
 }
 
-/// A response that went on is taken back: the short one was not fast.
+/// A response that went on is subtracted: the short one was not fast.
 #[test]
 fn what_goes_on_after_a_pause_is_one_slow_exchange() {
-    let mut world = World::new(1);
-    world.run(120, |_| CALM);
+    let mut world = World::calm(1);
     let mut told = Vec::new();
     for _ in 0..20 {
         told.extend(world.run(1, |_| Came { completed: (3, USUAL), ..CROWD }));
-        let mut places = world.fake.0.borrow_mut();
-        let place = &mut places[0];
-        place.counts.resumed += 30;
-        place.counts.completed += 30;
-        place.times.durations[CLASS][USUAL] -= 30;
-        place.times.durations[CLASS][SLOW] += 30;
+        let place = &mut world.fake.0.borrow_mut()[0];
+        place.resume(30, USUAL);
+        place.comes(Came { completed: (30, SLOW), ..NOTHING });
     }
     assert!(told.len() == 1 && told[0].1.contains("began"), "{told:?}");
+    assert!(world.crowd().slow > 0.5);
+}
+
+/// A stall of two seconds, after which a hundred responses go on, is no crowd, and neither are streams that send
+/// an event each ten seconds beside pages.
+#[test]
+fn a_moment_in_which_much_goes_on_is_no_crowd() {
+    let mut world = World::calm(1);
+    let more = Came { begun: 4, admitted: 4, completed: (4, USUAL), ..NOTHING };
+    let mut told = world.run(3, |_| more);
+    let stall = |world: &mut World, count: u32, (from, to): (usize, usize)| {
+        let place = &mut world.fake.0.borrow_mut()[0];
+        place.resume(count, from);
+        place.comes(Came { completed: (count, to), ..NOTHING });
+    };
+    stall(&mut world, 100, (USUAL, SLOW));
+    told.extend(world.run(20, |_| more));
+    // The streams are in the last bucket from then on.
+    let last = Durations::BUCKETS - 1;
+    world.fake.0.borrow_mut()[0].comes(Came { completed: (1000, last), ..NOTHING });
+    told.extend(world.run(60, |_| CALM));
+    for _ in 0..12 {
+        stall(&mut world, 1000, (last, last));
+        told.extend(world.run(10, |_| CALM));
+    }
+    assert_eq!(told, []);
 }
 
 /// Behind a slow link each destination has a crowd: the history keeps room for something else.
 #[test]
 fn many_at_once_are_few_events() {
-    let mut world = World::new(40);
-    world.run(120, |_| CALM);
+    let mut world = World::calm(40);
     let began = world.run(20, |_| CROWD);
-    assert_eq!((began.len(), world.crowds.now(world.now).len()), (EVENTS_MAX, 40));
-    assert!(world.crowds.now(world.now).iter().all(|(_, crowd)| crowd.why.contains("link")));
+    let now = world.crowds.now(world.now);
+    assert_eq!((began.len(), now.len()), (EVENTS_MAX, 40));
+    assert!(now.values().all(|crowd| crowd.why.contains("the link")), "{now:?}");
     let ended = world.run(60, |_| CALM);
     assert_eq!(ended.len(), EVENTS_MAX, "the end of each that was told");
+    // Again soon: those that had an event have none, and others have their first.
+    assert_eq!(world.run(20, |_| CROWD).len(), EVENTS_MAX);
+    world.run(60, |_| CALM);
+    assert_eq!(world.run(20, |_| CROWD).len(), 40 - 2 * EVENTS_MAX);
 }
 
-/// With one connection in four followed, the same crowd is found.
+/// Two ports of one server say nothing of the link.
 #[test]
-fn a_sample_shows_the_same_crowd() {
+fn ports_of_one_address_are_no_neighbours() {
+    let at = |host: u8, port| SocketAddr::from(([192, 0, 2, host], port));
+    for (third, why) in [(None, Why::Unknown), (Some(at(2, 80)), Why::Server)] {
+        let addresses: Vec<_> = [at(1, 80), at(1, 443)].into_iter().chain(third).collect();
+        let mut world = World::at(addresses);
+        assert_eq!(world.run(120, |_| CALM), []);
+        world.run(30, |at| if at < 2 { CROWD } else { CALM });
+        let whys: Vec<_> = world.crowds.now(world.now).into_values().map(|c| c.why).collect();
+        assert_eq!(whys, [why.text(); 2]);
+    }
+}
+
+/// The daemon was stopped for a while: what came meanwhile is not what comes in a tick.
+#[test]
+fn a_pause_of_the_daemon_is_no_demand() {
+    let mut world = World::calm(1);
+    for _ in 0..5 {
+        (0..200).for_each(|_| world.fake.0.borrow_mut()[0].comes(CALM));
+        world.now = world.now + Nanos::from_secs(20);
+        world.run(1, |_| CALM);
+        let demand = world.crowds.detectors.demand(0);
+        assert!((18.0..22.0).contains(&demand), "{demand}");
+    }
+}
+
+/// A flood of SYNs overwrites the handshakes of clients: their demand falls, and comes back at its end.
+#[test]
+fn in_a_flood_of_syns_nothing_is_concluded_and_that_is_said() {
+    let mut world = World::calm(1);
+    let few = Came { admitted: 0, begun: 0, completed: (1, SLOW), ..NOTHING };
+    for _ in 0..60 {
+        world.fake.1.set(world.fake.1.get() + 10_000);
+        assert_eq!(world.run(1, |_| few), []);
+    }
+    assert!(world.crowds.blind(world.now).is_some_and(|text| text.contains("flood")));
+    assert_eq!(world.run(60, |_| Came { completed: (2, SLOW), ..CALM }), []);
+    assert_eq!(world.crowds.blind(world.now), None);
+}
+
+#[test]
+fn what_is_shown_of_a_sample_is_multiplied() {
     let mut world = World::new(1);
-    world.sample = 4;
-    world.run(240, |_| Came { admitted: 1, begun: 1, completed: (1, USUAL), ..CALM });
-    assert!((world.crowds.detectors.demand(0) - 40.0).abs() < 1.0);
-    let told = world.run(30, |_| Came { admitted: 5, begun: 5, completed: (1, SLOW), ..CALM });
-    assert_eq!(told.len(), 1, "{told:?}");
+    for n in 0..600 {
+        world.fake.0.borrow_mut()[0].comes(CALM);
+        world.now = world.now + SWEEP;
+        world.crowds.swept(&world.fake, world.now, 4).unwrap();
+        assert_eq!(world.crowds.events(), [], "{n}");
+    }
+    assert!((world.crowds.demand(0) - 80.0).abs() < 2.0, "{}", world.crowds.demand(0));
+}
+
+/// What is not measured any more has ended.
+#[test]
+fn an_end_of_the_measurement_ends_its_crowds() {
+    let mut world = World::calm(1);
+    assert_eq!(world.run(20, |_| CROWD).len(), 1);
+    let ended = world.crowds.end();
+    assert!(ended.len() == 1 && matches!(ended[0], What::CrowdEnded { .. }), "{ended:?}");
 }
 
 #[test]
 fn destinations_beyond_the_bound_wait_until_one_is_watched_for_nothing() {
-    let mut world = World::new(WATCHED_MAX + 1);
+    let at = |n: usize| SocketAddr::from(([192, 0, (n >> 8) as u8, n as u8], 80));
+    let mut world = World::at((0..=WATCHED_MAX).map(at).collect());
+    let is_watched = |world: &World| world.crowds.watched.contains_key(&WATCHED_MAX);
     assert_eq!(world.crowds.watched.len(), WATCHED_MAX);
-    let late = (WATCHED_MAX, "late".to_owned());
-    world.crowds.watch(&world.fake, late.clone(), world.now);
-    assert!(!world.crowds.watched.contains_key(&WATCHED_MAX));
-    let much_later = world.now + FORGOTTEN_AFTER;
-    world.crowds.watch(&world.fake, late, much_later);
-    assert!(world.crowds.watched.contains_key(&WATCHED_MAX));
-    assert_eq!(world.crowds.watched.len(), WATCHED_MAX);
+    assert!(!is_watched(&world));
+    assert!(world.crowds.blind(world.now).is_some_and(|text| text.contains("not at 1 others")));
+    let later = world.now + FORGOTTEN_AFTER;
+    world.crowds.watch(&world.fake, [(WATCHED_MAX, &at(WATCHED_MAX))].into_iter(), later);
+    assert!(is_watched(&world) && world.crowds.blind(later).is_none());
 }

@@ -2,8 +2,8 @@
 //! A router's measurement as the daemon keeps it: sweeps with the heartbeats, figures once an interval, and
 //! links that are made again. It is no part of what protects: whatever fails here is told, and all else goes on.
 
-use super::crowds::FlashCrowds;
-use std::collections::BTreeMap;
+use super::crowds::{BUSY, FlashCrowds};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tidegate_bpf::{Dataplane, Error, Interface, Router, RouterLosses, RouterTimes};
 use tidegate_config::{Config, RouterConfig};
@@ -40,6 +40,8 @@ pub(super) struct Measured {
     before: Option<(Nanos, Vec<DestinationCounts>)>,
     times: BTreeMap<usize, RouterTimes>,
     crowds: FlashCrowds,
+    /// What happened to what is not measured any more.
+    ended: Vec<What>,
     /// When links are looked after again, and the pause behind that.
     look_at: Nanos,
     pause: Nanos,
@@ -93,7 +95,8 @@ impl Measured {
         dataplane: &Dataplane,
     ) {
         let Some(section) = &config.router else {
-            *self = Self::default();
+            let ended = std::mem::take(&mut self.crowds).end();
+            *self = Self { ended, ..Self::default() };
             return;
         };
         self.interfaces = interfaces;
@@ -140,9 +143,10 @@ impl Measured {
 
     fn tell(&mut self, now: Nanos) {
         if let Some(state) = &mut self.state {
-            state.crowds = self.crowds.now(now).into_iter().map(|(_, crowd)| crowd).collect();
+            state.crowds = self.crowds.now(now).into_values().collect();
             state.crowds_total = self.crowds.began();
             state.crowds_time = self.crowds.lasted();
+            state.crowds_missed = self.crowds.blind(now).unwrap_or_default();
             let problems: Vec<&str> =
                 self.unattached.iter().chain(&self.failed).map(String::as_str).collect();
             state.problem = problems.join("; ");
@@ -156,7 +160,8 @@ impl Measured {
 
     /// What happened since the last question.
     pub(super) fn events(&mut self) -> Vec<What> {
-        let events = self.crowds.events();
+        let mut events = std::mem::take(&mut self.ended);
+        events.extend(self.crowds.events());
         for what in &events {
             tracing::info!("router: {}", what.sentence());
         }
@@ -177,12 +182,12 @@ impl Measured {
         let (then, before) = self.before.take().unwrap_or_default();
         let period = (then != Nanos::ZERO).then(|| now.since(then).as_secs_f64());
         let was = |place: usize| before.get(place).copied().unwrap_or_default();
-        for (place, address, counts) in &read {
-            if counts.begun > was(*place).begun {
-                self.crowds.watch(router, (*place, address.to_string()), now);
-            }
-        }
-        let crowded: Vec<usize> = self.crowds.now(now).iter().map(|(place, _)| *place).collect();
+        let enough = period.map_or(u64::MAX, |s| (BUSY * s) as u64);
+        let busy = read
+            .iter()
+            .filter(|(place, _, counts)| counts.begun.saturating_sub(was(*place).begun) >= enough);
+        self.crowds.watch(router, busy.map(|(place, address, _)| (*place, address)), now);
+        let crowded: BTreeSet<usize> = self.crowds.now(now).into_keys().collect();
         let order = busiest(&read, was, &crowded);
         let mut times = BTreeMap::new();
         state.destinations.clear();
@@ -238,7 +243,7 @@ fn fresh(section: &RouterConfig) -> RouterState {
 fn busiest<'a>(
     read: &'a [Read],
     was: impl Fn(usize) -> DestinationCounts,
-    crowded: &[usize],
+    crowded: &BTreeSet<usize>,
 ) -> Vec<&'a Read> {
     let new = |(place, _, counts): &&Read| counts.with(was(*place), u64::saturating_sub);
     let delivered = |read: &&Read| new(read).delivered_bytes;
@@ -282,11 +287,13 @@ fn figures(
 ) -> DestinationFigures {
     let new = scaled(now.with(then, u64::saturating_sub), sample);
     let each = |n: u64| n as f64 / seconds;
+    // Of the sums: a response that went on may have been complete before.
+    let responses = now.responses().saturating_sub(then.responses()).saturating_mul(sample);
     let bytes = new.sent_bytes + new.again_bytes;
     DestinationFigures {
         syns: each(new.syns),
         admitted: each(new.admitted),
-        completed: each(new.responses()),
+        completed: each(responses),
         delivered: each(new.delivered_bytes),
         again: (bytes > 0).then(|| new.again_bytes as f64 / bytes as f64),
         median: times.and_then(|times| times.took(0.5)),
@@ -328,13 +335,13 @@ mod tests {
         let mut read: Vec<Read> =
             (0..100).map(|n| (n, address(n), counts(1, 1, 1000 + n as u64))).collect();
         read[7].2 = counts(1000, 0, 0);
-        let shown = busiest(&read, |_| DestinationCounts::default(), &[11]);
+        let shown = busiest(&read, |_| DestinationCounts::default(), &BTreeSet::from([11]));
         let places: Vec<usize> = shown.iter().map(|(place, ..)| *place).collect();
         assert_eq!(places.len(), SHOWN_MAX);
         assert_eq!(places[..16], Vec::from_iter((84..100).rev()));
         assert_eq!(places[16..18], [11, 7], "a crowd; and nothing is delivered, and most comes");
         let was = |place: usize| read[place].2;
-        let calm = busiest(&read[..3], was, &[]);
+        let calm = busiest(&read[..3], was, &BTreeSet::new());
         assert_eq!(calm.len(), 3, "what was counted before is no activity");
     }
 }

@@ -504,10 +504,11 @@ pub(crate) fn router() -> RouterState {
             ReasonCount { reason: "connections".into(), count: 0 },
             ReasonCount { reason: "unknown".into(), count: 3 },
         ],
+        crowds_missed: String::new(),
         crowds: vec![CrowdState {
             destination: "192.0.2.1:80".into(),
             lasts: Nanos::from_secs(12),
-            why: "only this destination is slow: its server is at its limit".into(),
+            why: "only its server is slow".into(),
             demand: 75.0,
             slow: 0.61,
         }],

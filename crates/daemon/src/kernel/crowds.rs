@@ -227,7 +227,7 @@ impl FlashCrowds {
             self.note(place, &of, (&whys, now));
         }
         let crowds = self.watched.values().filter(|one| one.alarm.is_some()).count() as u64;
-        self.lasted = self.lasted + Nanos(period.0.saturating_mul(crowds));
+        self.lasted += Nanos(period.0.saturating_mul(crowds));
         failed
     }
 

@@ -101,7 +101,7 @@ impl World {
             for (at, place) in self.fake.0.borrow_mut().iter_mut().enumerate() {
                 place.comes(each(at));
             }
-            self.now = self.now + SWEEP;
+            self.now += SWEEP;
             self.crowds.swept(&self.fake, self.now, 1).unwrap();
             let events = self.crowds.events();
             told.extend(events.iter().map(|what| (n / 10, what.sentence())));
@@ -281,7 +281,7 @@ fn a_pause_of_the_daemon_is_no_demand() {
     let mut world = World::calm(1);
     for _ in 0..5 {
         (0..200).for_each(|_| world.fake.0.borrow_mut()[0].comes(CALM));
-        world.now = world.now + Nanos::from_secs(20);
+        world.now += Nanos::from_secs(20);
         world.run(1, |_| CALM);
         let demand = world.crowds.detectors.demand(0);
         assert!((18.0..22.0).contains(&demand), "{demand}");
@@ -307,7 +307,7 @@ fn what_is_shown_of_a_sample_is_multiplied() {
     let mut world = World::new(1);
     for n in 0..600 {
         world.fake.0.borrow_mut()[0].comes(CALM);
-        world.now = world.now + SWEEP;
+        world.now += SWEEP;
         world.crowds.swept(&world.fake, world.now, 4).unwrap();
         assert_eq!(world.crowds.events(), [], "{n}");
     }

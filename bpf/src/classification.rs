@@ -36,7 +36,7 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
             }
         }
     }
-    for source in &plan.config.never_shed.sources {
+    for source in &plan.config.exempt.sources {
         let key = prefix_key(slot, SERVICES_MAX as u8, source);
         maps.write("tg_prefixes", key.as_bytes(), &1_u32.to_ne_bytes())?;
     }
@@ -52,7 +52,7 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
 
 /// What listens at a port of a service.
 pub(crate) fn listen_value(plan: &Plan, service: usize, port: u16) -> Listen {
-    let never = plan.config.never_shed.ports.contains(&port);
+    let never = plan.config.exempt.ports.contains(&port);
     let flags = if never { abi::LISTEN_NEVER } else { 0 };
     Listen { service: service as u8, flags, pad: [0; 2] }
 }
@@ -94,7 +94,7 @@ fn answers(per_second: u32) -> BucketParams {
 
 fn table(plan: &Plan, gauges: &[u8]) -> Box<Table> {
     let mut table = Box::new(Table {
-        flags: if plan.config.never_shed.sources.is_empty() { 0 } else { abi::TABLE_NEVER },
+        flags: if plan.config.exempt.sources.is_empty() { 0 } else { abi::TABLE_NEVER },
         sample_admitted: plan.settings.sample_admitted,
         sample_refused: plan.settings.sample_refused,
         answers: answers(plan.config.answers.rst_per_second),

@@ -64,7 +64,7 @@ mod tests {
     use crate::testing::plans;
     use std::mem::offset_of;
     use std::net::{Ipv4Addr, Ipv6Addr};
-    use tidegate_config::NeverShed;
+    use tidegate_config::Exempt;
     use tidegate_config::ServiceConfig;
     use tidegate_model::{Listen, Mode, Protocol};
 
@@ -86,7 +86,7 @@ mod tests {
             )
         };
         let mut plan = plans::plan(services.iter().enumerate().map(service).collect());
-        plan.config.never_shed = NeverShed { ports: vec![22], ..NeverShed::default() };
+        plan.config.exempt = Exempt { ports: vec![22], ..Exempt::default() };
         plan
     }
 

@@ -58,7 +58,7 @@ pub(crate) fn tables(plan: &Plan) -> Option<Vec<u8>> {
 
 /// What each prefix says of IPv4 addresses: address, length, meaning.
 fn prefixes(plan: &Plan) -> Vec<(u32, u32, Says)> {
-    let never = plan.config.never_shed.sources.iter().map(|source| (source, Says::Never));
+    let never = plan.config.exempt.sources.iter().map(|source| (source, Says::Never));
     let classes = plan.config.services.iter().enumerate().flat_map(|(service, planned)| {
         planned.classes.iter().zip(1_u8..).flat_map(move |(class, number)| {
             let says = Says::Class { service, class: number };
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::testing::plans;
     use std::net::Ipv4Addr;
-    use tidegate_config::{ClassConfig, NeverShed, ServiceConfig};
+    use tidegate_config::{ClassConfig, Exempt, ServiceConfig};
 
     /// What the kernel reads (`tg_origin_of` in packet/classify.h): never shed, or a class.
     fn read(bytes: &[u8], address: Ipv4Addr, service: usize) -> Option<u8> {
@@ -212,7 +212,7 @@ mod tests {
                 (net ^ address.to_bits()).checked_shr(32 - length).unwrap_or(0) == 0
             })
         };
-        if plan.config.never_shed.sources.iter().any(|source| fits(&source)) {
+        if plan.config.exempt.sources.iter().any(|source| fits(&source)) {
             return None;
         }
         let of_class = |(class, number): (&ClassConfig, u8)| {
@@ -237,7 +237,7 @@ mod tests {
             ..plans::service(&format!("s{index}"), &[])
         };
         let mut plan = plans::plan(classes.iter().enumerate().map(service).collect());
-        plan.config.never_shed = NeverShed { sources: nets(never), ..NeverShed::default() };
+        plan.config.exempt = Exempt { sources: nets(never), ..Exempt::default() };
         plan
     }
 
@@ -301,7 +301,7 @@ mod tests {
                         service.classes[class].sources.push(net);
                     }
                 }
-                None if length > 20 => plan.config.never_shed.sources.push(net),
+                None if length > 20 => plan.config.exempt.sources.push(net),
                 None => {}
             }
         }
@@ -318,9 +318,9 @@ mod tests {
             (0..count).map(|n| ipnet::Ipv4Net::new(net(n), 24).unwrap().into()).collect()
         };
         let mut plan = plan(&[], &[]);
-        plan.config.never_shed.sources = nets(ORIGIN_BLOCKS);
+        plan.config.exempt.sources = nets(ORIGIN_BLOCKS);
         assert!(tables(&plan).is_some());
-        plan.config.never_shed.sources = nets(ORIGIN_BLOCKS + 1);
+        plan.config.exempt.sources = nets(ORIGIN_BLOCKS + 1);
         assert!(tables(&plan).is_none());
     }
 }

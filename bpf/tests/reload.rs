@@ -6,7 +6,7 @@
 use tidegate_bpf::ServiceParams;
 use tidegate_bpf::testing::plans::{self, plan};
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
-use tidegate_config::{ClassConfig, InterfaceConfig, NeverShed, ServiceConfig};
+use tidegate_config::{ClassConfig, Exempt, InterfaceConfig, ServiceConfig};
 use tidegate_policy::{
     Action, BucketSpec, InFlight, Level, MinRate, Params, Policy, Reason, ThresholdSpec,
     VerdictKind,
@@ -165,10 +165,10 @@ fn tokens_are_kept_for_the_classes_above() {
 #[test]
 fn never_shed_sources_and_ports_pass_whatever_the_limit() {
     let mut plan = plan(vec![service("a", 80), service("ssh", 22)]);
-    plan.config.never_shed = NeverShed {
+    plan.config.exempt = Exempt {
         sources: vec!["198.51.100.0/24".parse().unwrap()],
         ports: vec![22],
-        ..NeverShed::default()
+        ..Exempt::default()
     };
     let mut plane = TestPlane::load(&plan).unwrap();
     plane.set_limits(&[limits(0, 1, [0; 8]), limits(1, 1, [0; 8])], &[], 2).unwrap();

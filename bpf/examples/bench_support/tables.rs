@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{TestHook, TestPlane};
 use tidegate_bpf::{Plan, ServiceParams};
-use tidegate_config::{ClassConfig, NeverShed, ServiceConfig};
+use tidegate_config::{ClassConfig, Exempt, ServiceConfig};
 use tidegate_model::{CLASSES_MAX, SERVICES_MAX};
 use tidegate_model::{Listen, Protocol};
 use tidegate_policy::{
@@ -141,7 +141,7 @@ impl Tables {
         let mut plan = plans::plan(services);
         plan.config.tables.connections = self.flows;
         plan.config.answers.rst_per_second = answers;
-        plan.config.never_shed = NeverShed { sources, ..NeverShed::default() };
+        plan.config.exempt = Exempt { sources, ..Exempt::default() };
         // Longer than any bench: what was filled stays full.
         plan.settings.flow_timeout = Nanos::from_secs(24 * 3600);
         Ok(plan)

@@ -11,7 +11,7 @@ use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{LOOPBACK, Objects, Options, Outcome, Run, TestHook, TestPlane};
 use tidegate_bpf::{Count, Plan, ServiceParams, Settings};
 use tidegate_config::{
-    Answers, ClassConfig, Config, InterfaceConfig, NeverShed, ServiceConfig, Tables,
+    Answers, ClassConfig, Config, Exempt, InterfaceConfig, ServiceConfig, Tables,
 };
 use tidegate_model::{Mode, Protocol};
 use tidegate_policy::{Event, Reason, VerdictKind};
@@ -325,10 +325,10 @@ fn action(run: Run, frame: &[u8]) -> Action {
 fn plan(setup: &Setup, turn: u32) -> Plan {
     let config = Config {
         services: setup.services.iter().map(|service| planned(service, turn)).collect(),
-        never_shed: NeverShed {
+        exempt: Exempt {
             sources: setup.never_sources.iter().map(net).collect(),
             ports: setup.never_ports.clone(),
-            ..NeverShed::default()
+            ..Exempt::default()
         },
         interfaces: vec![InterfaceConfig {
             trust_dscp: setup.trust_dscp,

@@ -57,7 +57,7 @@ pub struct ServiceExplanation {
     /// Classes that its DSCP could choose instead, on interfaces that trust it.
     pub by_dscp: Vec<String>,
     /// The never-shed prefix it falls into, if it does.
-    pub never_shed: Option<String>,
+    pub exempt: Option<String>,
     /// The limits in force, with the reasoning behind them.
     pub limits: ServiceLimits,
     /// Remote limits that peers give to it, and that it gives to its control nodes.
@@ -129,7 +129,7 @@ fn service(of: &ClientClass, state: Option<&ServiceState>) -> ServiceExplanation
         prefix: of.prefix.map(|prefix| prefix.to_string()),
         priority: of.priority,
         by_dscp: by_dscp.collect(),
-        never_shed: of.never_shed.map(|prefix| prefix.to_string()),
+        exempt: of.exempt.map(|prefix| prefix.to_string()),
         limits: state.map(|s| s.limits.clone()).unwrap_or_default(),
         remote: state.map(|s| s.remote.clone()).unwrap_or_default(),
         rules: state.map(rules).unwrap_or_default(),
@@ -294,8 +294,8 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
         let list = service.by_dscp.join(", ");
         words.push(format!("{name}: where its DSCP is trusted it may be instead in {list}."));
     }
-    if let Some(prefix) = &service.never_shed {
-        words.push(format!("{name}: it is never refused: its source is in {prefix} (never_shed)."));
+    if let Some(prefix) = &service.exempt {
+        words.push(format!("{name}: it is never refused: its source is in {prefix} (exempt)."));
     }
     let limits = &service.limits;
     match limits.rate {

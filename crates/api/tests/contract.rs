@@ -31,7 +31,7 @@ services:
       - {name: partners, sources: [198.51.100.0/24], priority: 0}
       - {name: crawler, sources: [198.51.100.64/26], priority: 5}
       - {name: voice, dscp: 46, priority: 1}
-never_shed: {sources: [10.0.0.0/8]}
+exempt: {sources: [10.0.0.0/8]}
 "#;
 
 fn config() -> Config {
@@ -300,7 +300,7 @@ fn an_unknown_client_and_a_protected_one_are_told_apart() {
     );
     assert!(stranger.words.last().unwrap().starts_with("No sample of this client"));
     let own = explained("10.1.2.3");
-    assert_eq!(own.services[0].never_shed.as_deref(), Some("10.0.0.0/8"));
+    assert_eq!(own.services[0].exempt.as_deref(), Some("10.0.0.0/8"));
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub(super) fn check(config: &Config, places: &Places, registry: &Registry) -> Ve
     check.gateways();
     check.tables();
     check.listeners();
-    check.never_shed();
+    check.exempt();
     check.daemon();
     check.errors.extend(cluster::check(config, places));
     check.errors.extend(flowspec::check(config, places));
@@ -293,8 +293,8 @@ impl Check<'_> {
         }
     }
 
-    fn never_shed(&mut self) {
-        let sources = &self.config.never_shed.sources;
+    fn exempt(&mut self) {
+        let sources = &self.config.exempt.sources;
         let v4: Vec<Ipv4Net> = sources
             .iter()
             .filter_map(|n| if let IpNet::V4(n) = n { Some(*n) } else { None })
@@ -307,13 +307,13 @@ impl Check<'_> {
         let all6 = Ipv6Net::aggregate(&v6).iter().any(|n| n.prefix_len() == 0);
         for (family, _) in [("IPv4", all4), ("IPv6", all6)].iter().filter(|(_, all)| *all) {
             self.fault(
-                "never_shed.sources",
+                "exempt.sources",
                 format!("together they cover all of {family}, so nothing would ever be refused; use mode: shadow for that"),
             );
         }
         let mut seen = BTreeMap::new();
-        for (i, port) in self.config.never_shed.ports.iter().enumerate() {
-            let path = format!("never_shed.ports[{i}]");
+        for (i, port) in self.config.exempt.ports.iter().enumerate() {
+            let path = format!("exempt.ports[{i}]");
             if let Some(first) = seen.insert(port, i) {
                 self.fault(&path, format!("found {port}, which is ports[{first}] already"));
             }

@@ -33,7 +33,7 @@ impl Config {
             prefix: by_source.map(|(_, prefix)| prefix),
             priority: by_source.map_or(PRIORITY_DEFAULT, |(c, _)| c.priority),
             by_dscp,
-            never_shed: longest(&self.never_shed.sources, client),
+            exempt: longest(&self.exempt.sources, client),
         }
     }
 }
@@ -58,7 +58,7 @@ services:
       - {name: crawler, sources: [198.51.100.64/26], priority: 5}
       - {name: voice, dscp: 46, priority: 1}
   mail: {mode: shadow, listen: ['*:25']}
-never_shed: {sources: [198.51.100.0/28, 10.0.0.0/8]}
+exempt: {sources: [198.51.100.0/28, 10.0.0.0/8]}
 ";
         let mut config = parse(text, &Registry::new(["fresh_first"], ["default"])).unwrap();
         config.interfaces[0].trust_dscp = trust_dscp;
@@ -67,7 +67,7 @@ never_shed: {sources: [198.51.100.0/28, 10.0.0.0/8]}
 
     #[test]
     fn the_longest_prefix_chooses_the_class_in_each_service() {
-        for (client, class, priority, prefix, never_shed) in [
+        for (client, class, priority, prefix, exempt) in [
             ("198.51.100.70", "crawler", 5, Some("198.51.100.64/26"), None),
             ("::ffff:198.51.100.70", "crawler", 5, Some("198.51.100.64/26"), None),
             ("198.51.100.1", "partners", 0, Some("198.51.100.0/24"), Some("198.51.100.0/28")),
@@ -80,7 +80,7 @@ never_shed: {sources: [198.51.100.0/28, 10.0.0.0/8]}
             let [shop, mail] = [&found[0], &found[1]];
             assert_eq!((shop.class.as_str(), shop.priority), (class, priority), "{client}");
             assert_eq!(shop.prefix.map(|p| p.to_string()).as_deref(), prefix, "{client}");
-            assert_eq!(shop.never_shed.map(|p| p.to_string()).as_deref(), never_shed, "{client}");
+            assert_eq!(shop.exempt.map(|p| p.to_string()).as_deref(), exempt, "{client}");
             assert_eq!((mail.class.as_str(), mail.prefix), ("default", None), "{client}");
         }
     }

@@ -19,6 +19,7 @@ mod named;
 mod namespace;
 mod presets;
 mod reference;
+mod renamed;
 mod requests;
 mod router;
 mod schema;
@@ -182,7 +183,7 @@ pub fn parse_located(text: &str, registry: &Registry) -> Result<(Config, Places)
     let mut config: Config = serde_json::from_str(&json)
         .map_err(|e| ConfigError::new(Place::default(), "", e.to_string()))?;
     config.services.iter_mut().flat_map(|s| &mut s.requests).for_each(RequestsConfig::complete);
-    config.never_shed.complete();
+    config.exempt.complete();
     let errors = check::check(&config, &places, registry);
     if errors.is_empty() { Ok((config, places)) } else { Err(ConfigErrors::new(errors)) }
 }

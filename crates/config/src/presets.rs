@@ -3,12 +3,12 @@
 //! (balancers that open connections of their own, nodes that translate addresses) is none of them: an
 //! exemption would exempt all.
 
-use super::types::NeverShed;
+use super::types::Exempt;
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A preset of `never_shed.presets`.
+/// A preset of `exempt.presets`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
@@ -64,11 +64,11 @@ impl Preset {
             }
             Self::AzureLoadBalancer => "health probes of Azure Load Balancer",
         };
-        format!("never_shed.presets: {name} exempts {prefixes}: {who}")
+        format!("exempt.presets: {name} exempts {prefixes}: {who}")
     }
 }
 
-impl NeverShed {
+impl Exempt {
     /// Adds the prefixes of its presets to its sources.
     pub(super) fn complete(&mut self) {
         for preset in &self.presets {
@@ -92,16 +92,16 @@ mod tests {
     fn presets_become_sources_once() {
         for preset in Preset::ALL {
             let text = format!(
-                "interfaces: [{{name: lo}}]\nnever_shed: {{presets: [{name}, {name}], sources: ['{first}']}}\n\
+                "interfaces: [{{name: lo}}]\nexempt: {{presets: [{name}, {name}], sources: ['{first}']}}\n\
                  services: {{web: {{mode: shadow, listen: ['*:80']}}}}\n",
                 name = preset.name(),
                 first = preset.prefixes()[0]
             );
             let config = parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap();
             let shown: Vec<String> =
-                config.never_shed.sources.iter().map(ToString::to_string).collect();
+                config.exempt.sources.iter().map(ToString::to_string).collect();
             assert_eq!(shown, preset.prefixes(), "canonical, each once");
-            assert!(config.never_shed.sources.iter().all(|net| net.trunc() == *net));
+            assert!(config.exempt.sources.iter().all(|net| net.trunc() == *net));
             assert!(preset.sentence().contains(preset.name()));
         }
     }
@@ -111,13 +111,13 @@ mod tests {
     fn what_would_exempt_everybody_is_refused() {
         for name in ["kubelet", "aws", "gcp", "gcp-application"] {
             let text = format!(
-                "interfaces: [{{name: lo}}]\nnever_shed: {{presets: [{name}]}}\n\
+                "interfaces: [{{name: lo}}]\nexempt: {{presets: [{name}]}}\n\
                  services: {{web: {{mode: shadow, listen: ['*:80']}}}}\n"
             );
             let error = parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap_err();
             let said = error.to_string();
             assert!(
-                said.contains("never_shed.presets[0]") && said.contains("azure-load-balancer"),
+                said.contains("exempt.presets[0]") && said.contains("azure-load-balancer"),
                 "{said}"
             );
         }

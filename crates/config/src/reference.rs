@@ -58,10 +58,10 @@ fn of_services() -> Vec<(&'static str, String)> {
         (
             "source prefixes",
             format!(
-                "{CLASS_SOURCES_MAX} a class, {NEVER_SHED_SOURCES_MAX} in `never_shed`, {PREFIXES_MAX} in all"
+                "{CLASS_SOURCES_MAX} a class, {EXEMPT_SOURCES_MAX} in `exempt`, {PREFIXES_MAX} in all"
             ),
         ),
-        ("`never_shed.ports`", NEVER_SHED_PORTS_MAX.to_string()),
+        ("`exempt.ports`", EXEMPT_PORTS_MAX.to_string()),
         ("`objective`", range(OBJECTIVE_RANGE)),
         ("`daemon.tick`", range(TICK_RANGE)),
         ("rates", format!("{RATE_FLOOR}/s to {RATE_MAX}/s")),

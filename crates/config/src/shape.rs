@@ -6,6 +6,7 @@
 //! scalar typed as the schema wants it, so that serde can read it into the types.
 
 use super::error::{ConfigError, ConfigErrors, Place, quoted, step};
+use super::renamed;
 use super::suggest;
 use super::text::Kind;
 use super::tree::{Node, Value as Tree};
@@ -141,7 +142,8 @@ impl<'a> Shape<'a> {
         self.json.push('}');
         let required = schema.get("required").and_then(Value::as_array);
         for name in required.into_iter().flatten().filter_map(Value::as_str) {
-            if !entries.iter().any(|(key, ..)| *key == name) {
+            let given = |key: &str| key == name || renamed::now(key, &[name]).is_some();
+            if !entries.iter().any(|(key, ..)| given(key)) {
                 let child = known.and_then(|k| k.get(name)).map(|c| self.resolve(c));
                 let allowed =
                     child.map_or_else(String::new, |c| format!("; allowed: {}", allowed(c)));
@@ -153,6 +155,9 @@ impl<'a> Shape<'a> {
 }
 
 fn unknown_key(key: &str, names: &[&String]) -> String {
+    if let Some(now) = renamed::now(key, names) {
+        return format!("found {}: it is called {now} now", step(key));
+    }
     let list: Vec<&str> = names.iter().map(|n| n.as_str()).collect();
     let hint = suggest::phrase(key, &list);
     format!("the key {} is unknown{hint}; allowed: {}", quoted(key), list.join(", "))

@@ -31,9 +31,9 @@ pub const LISTEN_MAX: usize = 64;
 /// Most source prefixes of one class.
 pub const CLASS_SOURCES_MAX: usize = 4096;
 /// Most source prefixes that are never shed.
-pub const NEVER_SHED_SOURCES_MAX: usize = 4096;
+pub const EXEMPT_SOURCES_MAX: usize = 4096;
 /// Most ports that are never shed.
-pub const NEVER_SHED_PORTS_MAX: usize = 64;
+pub const EXEMPT_PORTS_MAX: usize = 64;
 /// Largest burst, in admissions (policy/contract: TG_BURST_MAX).
 pub const BURST_MAX: u32 = 1_000_000;
 /// Largest rate, in admissions per second (policy/contract: TG_RATE_MILLI_MAX).
@@ -79,7 +79,7 @@ pub struct Config {
     pub gateways: Vec<GatewayConfig>,
     /// What is never refused, whatever the limits say.
     #[serde(default)]
-    pub never_shed: NeverShed,
+    pub exempt: Exempt,
     /// The answers that the dataplane itself sends.
     #[serde(default)]
     pub answers: Answers,
@@ -587,16 +587,16 @@ impl ClassConfig {
 /// What is never refused. The real ports of sshd are added by the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct NeverShed {
+pub struct Exempt {
     /// Sources: health probes, the control plane, your own network.
     #[serde(with = "text::prefixes")]
-    #[schemars(with = "Vec<text::PrefixText>", length(max = NEVER_SHED_SOURCES_MAX))]
+    #[schemars(with = "Vec<text::PrefixText>", length(max = EXEMPT_SOURCES_MAX))]
     pub sources: Vec<IpNet>,
     /// Health checkers that come from addresses of their own, by name: docs/exemptions.md says which.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub presets: Vec<Preset>,
     /// Local ports.
-    #[schemars(length(max = NEVER_SHED_PORTS_MAX), inner(range(min = 1, max = 65_535)))]
+    #[schemars(length(max = EXEMPT_PORTS_MAX), inner(range(min = 1, max = 65_535)))]
     pub ports: Vec<u16>,
 }
 

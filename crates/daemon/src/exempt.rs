@@ -30,7 +30,7 @@ impl ExemptWatch {
         (config, counts): (&Config, &Counted),
         warnings: &mut Warnings,
     ) {
-        if config.never_shed.presets.is_empty() {
+        if config.exempt.presets.is_empty() {
             self.begun = None;
             warnings.clear(EXEMPT);
             return;
@@ -53,12 +53,11 @@ impl ExemptWatch {
             warnings.clear(EXEMPT);
             return;
         }
-        let names: Vec<&str> =
-            config.never_shed.presets.iter().map(|preset| preset.name()).collect();
+        let names: Vec<&str> = config.exempt.presets.iter().map(|preset| preset.name()).collect();
         let text = format!(
             "{:.0} % of the new connections and requests of the last minute were exempt, and are never refused. \
              Health checkers bring less. Check whether a load balancer brings clients from the addresses of \
-             never_shed (presets: {})",
+             exempt (presets: {})",
             100.0 * share,
             names.join(", ")
         );
@@ -72,9 +71,9 @@ mod tests {
     use tidegate_config::{Registry, parse};
     use tidegate_model::snapshot::{ReasonCount, VerdictCount};
 
-    fn config(never_shed: &str) -> Config {
+    fn config(exempt: &str) -> Config {
         let text = format!(
-            "interfaces: [{{name: lo}}]\nnever_shed: {{{never_shed}}}\nservices: {{web: {{mode: shadow, listen: ['*:80']}}}}\n"
+            "interfaces: [{{name: lo}}]\nexempt: {{{exempt}}}\nservices: {{web: {{mode: shadow, listen: ['*:80']}}}}\n"
         );
         parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap()
     }
@@ -88,7 +87,7 @@ mod tests {
     #[test]
     fn a_preset_that_exempts_everybody_is_told() {
         let presets = config("presets: [gcp-passthrough]");
-        for (never_shed, came, told) in [
+        for (exempt, came, told) in [
             (&presets, (51, 949), true),
             (&presets, (50, 950), false),
             (&presets, (900, 99), false),
@@ -96,15 +95,15 @@ mod tests {
         ] {
             let (mut watch, mut warnings) = (ExemptWatch::default(), Warnings::default());
             let now = |s: u64| Nanos::from_secs(1000 + s);
-            watch.look(now(0), (never_shed, &counts(7, 7)), &mut warnings);
+            watch.look(now(0), (exempt, &counts(7, 7)), &mut warnings);
             let after = counts(7 + came.0, 7 + came.1);
-            watch.look(now(59), (never_shed, &after), &mut warnings);
+            watch.look(now(59), (exempt, &after), &mut warnings);
             assert!(warnings.sentences(now(59)).is_empty(), "of a minute");
-            watch.look(now(60), (never_shed, &after), &mut warnings);
+            watch.look(now(60), (exempt, &after), &mut warnings);
             let said = warnings.sentences(now(60)).join("\n");
             assert_eq!(said.contains("gcp-passthrough"), told, "{came:?}: {said}");
             // A quiet minute ends it.
-            watch.look(now(120), (never_shed, &after), &mut warnings);
+            watch.look(now(120), (exempt, &after), &mut warnings);
             assert!(warnings.sentences(now(120)).is_empty());
         }
     }

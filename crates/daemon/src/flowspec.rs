@@ -395,7 +395,7 @@ pub(crate) fn examine(config: &Config) -> Result<(), String> {
 /// Of each of these services, who is refused by a router and not, or last, by this host.
 pub(crate) fn alike(config: &Config) -> BTreeMap<usize, String> {
     let exports = config.flowspec.iter().flat_map(|flowspec| &flowspec.export).enumerate();
-    let exempt = !config.never_shed.sources.is_empty();
+    let exempt = !config.exempt.sources.is_empty();
     let whose = |(index, export): (usize, &tidegate_config::ExportConfig)| {
         let service = config.services.iter().find(|service| service.name == export.service)?;
         let whose = match (exempt, !service.classes.is_empty()) {

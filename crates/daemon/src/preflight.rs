@@ -91,7 +91,7 @@ pub fn examine(
         found.faults.push(SystemFault::PinsNotBpffs { path: config.daemon.pins.clone() });
     }
     user(config, &mut found);
-    found.notes.extend(config.never_shed.presets.iter().map(|preset| preset.sentence()));
+    found.notes.extend(config.exempt.presets.iter().map(|preset| preset.sentence()));
     for service in &config.services {
         if let Some(path) = service.process.cgroup.as_ref().filter(|path| !path.is_dir()) {
             let (service, path) = (service.name.clone(), path.clone());
@@ -416,7 +416,7 @@ mod tests {
         fs::remove_file(&file).unwrap();
         fs::write(&file, "secret\n").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        let classes = "never_shed: {sources: [192.0.2.0/24]}\nservices: {shop: {mode: enforce, listen: ['192.0.2.11:80'], \
+        let classes = "exempt: {sources: [192.0.2.0/24]}\nservices: {shop: {mode: enforce, listen: ['192.0.2.11:80'], \
                        classes: [{name: gold, priority: 0, sources: [198.51.100.0/24]}]}}\n";
         let told = found("/bin/sh", classes);
         assert!(told.contains("refuses exempt sources and connections of its classes"), "{told}");

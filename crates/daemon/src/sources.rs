@@ -7,7 +7,7 @@ use tidegate_sense::ServiceSource;
 
 /// All services of a configuration.
 pub(crate) fn all(config: &Config) -> Vec<ServiceSource> {
-    let exempt = &config.never_shed.sources;
+    let exempt = &config.exempt.sources;
     let source = |service: &ServiceConfig| ServiceSource {
         listen: service.target().to_vec(),
         namespace: service.namespace.clone(),

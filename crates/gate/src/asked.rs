@@ -237,7 +237,7 @@ pub(crate) fn alike(gateway: &GatewayConfig, config: &Config) -> Option<usize> {
     };
     let one_gateway = config.gateways.iter().filter(leads).count() == 1;
     let one_priority = classes.iter().all(|class| class.priority == PRIORITY_DEFAULT);
-    let nobody_exempt = config.never_shed.sources.is_empty();
+    let nobody_exempt = config.exempt.sources.is_empty();
     let told_little = !gateway.rate_limit_fields;
     (alike && every && one_gateway && one_priority && nobody_exempt && told_little)
         .then_some(service)
@@ -390,7 +390,7 @@ gateways:
             assert_eq!(told(routes, ""), None, "{routes}");
         }
         for rest in [
-            "never_shed: {sources: [10.0.0.0/8]}",
+            "exempt: {sources: [10.0.0.0/8]}",
             "  other: {adapter: envoy, listen: 127.0.0.1:9471, routes: [{service: mail}]}",
         ] {
             assert_eq!(told("[{service: mail}]", rest), None, "{rest}");

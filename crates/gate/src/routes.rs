@@ -99,7 +99,7 @@ impl Routing {
         };
         let services: Vec<_> = config.services.iter().map(service).collect();
         let gateways = config.gateways.iter().map(|g| gateway(g, config, before)).collect();
-        let exempt = Prefixes::new(config.never_shed.sources.iter().map(|net| (*net, ())));
+        let exempt = Prefixes::new(config.exempt.sources.iter().map(|net| (*net, ())));
         Self { gateways, services, exempt }
     }
 

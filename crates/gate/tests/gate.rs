@@ -36,7 +36,7 @@ gateways:
       - {{path: /cart/, service: shop, priority: 1}}
       - {{path: /, host: shop.example, header: {{name: x-tier, value: gold}}, service: shop, class: gold}}
       - {{path: /, host: shop.example, service: shop}}
-never_shed: {{sources: [10.0.0.0/8]}}
+exempt: {{sources: [10.0.0.0/8]}}
 "
     );
     parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap()

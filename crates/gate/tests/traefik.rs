@@ -38,7 +38,7 @@ gateways:
     routes:
       - {{path: /free/, methods: [PATCH], host: free.example, service: shop}}
       - {{service: shop}}
-never_shed: {{sources: [198.51.100.1/32]}}
+exempt: {{sources: [198.51.100.1/32]}}
 "
     );
     parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap()

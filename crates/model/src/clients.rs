@@ -20,5 +20,5 @@ pub struct ClientClass {
     /// Classes that a trusted DSCP could choose instead, and that DSCP.
     pub by_dscp: Vec<(String, u8)>,
     /// The never-shed prefix that contains the address.
-    pub never_shed: Option<IpNet>,
+    pub exempt: Option<IpNet>,
 }

@@ -46,7 +46,7 @@ pub const PEERS_MAX: usize = 64;
 /// Most listen addresses of all services together, a table of the dataplane. An address stands for
 /// itself, `*` for two: every address of either family.
 pub const LISTENS_MAX: usize = 1024;
-/// Most source prefixes of all classes and of `never_shed` together, a table of the dataplane.
+/// Most source prefixes of all classes and of `exempt` together, a table of the dataplane.
 pub const PREFIXES_MAX: usize = 8192;
 /// Priorities: 0 is the highest, 7 the lowest and the default.
 pub const PRIORITIES: usize = 8;

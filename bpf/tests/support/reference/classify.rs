@@ -33,7 +33,7 @@ fn covers(prefix: &Prefix, address: &[u8; 16]) -> Option<u32> {
 }
 
 /// Whether source or port are on the list of what is never refused.
-pub fn never_shed(setup: &Setup, segment: &Segment) -> bool {
+pub fn exempt(setup: &Setup, segment: &Segment) -> bool {
     setup.never_ports.contains(&segment.dport)
         || setup.never_sources.iter().any(|prefix| covers(prefix, &segment.src).is_some())
 }

@@ -156,7 +156,7 @@ fn new_work(frame: &[u8], scene: &Scene<'_>) -> Result<(Segment, usize), Reason>
     if !segment.is_syn() {
         return Err(Reason::NotNew);
     }
-    if classify::never_shed(scene.setup, &segment) {
+    if classify::exempt(scene.setup, &segment) {
         return Err(Reason::NeverShed);
     }
     match scene.socket {

@@ -93,9 +93,9 @@ impl Check<'_> {
             let classes = service.classes.iter().enumerate();
             classes.map(move |(i, class)| (path(i), class.sources.len()))
         });
-        let never_shed = ("never_shed.sources".to_owned(), config.never_shed.sources.len());
-        let lists = of_classes.chain([never_shed]);
-        self.table(lists, PREFIXES_MAX, "source prefixes in all classes and never_shed together");
+        let exempt = ("exempt.sources".to_owned(), config.exempt.sources.len());
+        let lists = of_classes.chain([exempt]);
+        self.table(lists, PREFIXES_MAX, "source prefixes in all classes and exempt together");
     }
 
     /// The fault stands at the first list that does not fit any more; how many there are in all tells

@@ -16,7 +16,7 @@ use super::writer::Content;
 use crate::plane::Counted;
 use crate::state::checksum;
 use std::collections::{BTreeMap, VecDeque};
-use tidegate_config::{Config, GatewayConfig, NeverShed, ServiceConfig};
+use tidegate_config::{Config, Exempt, GatewayConfig, ServiceConfig};
 use tidegate_model::Mode;
 use tidegate_model::record::Moment;
 use tidegate_model::shadow::{Health, Of, ShadowRow, ShadowSums, Tallies, Tally};
@@ -438,7 +438,7 @@ fn identity(config: &Config, service: &ServiceConfig) -> u64 {
     let ServiceConfig { backends, agent_check, .. } = service;
     let requests = service.requests.as_ref().map(|r| (&r.buckets, &r.rules));
     // Its ports are none of a service's.
-    let NeverShed { sources, presets, .. } = &config.never_shed;
+    let Exempt { sources, presets, .. } = &config.exempt;
     let leads = |gateway: &&GatewayConfig| gateway.routes.iter().any(|r| r.service == service.name);
     let routes: Vec<_> = config
         .gateways

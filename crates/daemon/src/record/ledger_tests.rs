@@ -319,10 +319,10 @@ fn evidence_belongs_to_all_that_decides() {
     let routed = base.clone() + &gateway("{service: web}");
     for (before, after, anew) in [
         (base.clone(), base.replace("0.25", "0.5"), true),
-        (base.clone(), base.clone() + "never_shed: {sources: [192.0.2.0/24]}\n", true),
-        (base.clone(), base.clone() + "never_shed: {presets: [azure-load-balancer]}\n", true),
+        (base.clone(), base.clone() + "exempt: {sources: [192.0.2.0/24]}\n", true),
+        (base.clone(), base.clone() + "exempt: {presets: [azure-load-balancer]}\n", true),
         // That of sshd is no matter of a service, wherever sshd is.
-        (base.clone(), base.clone() + "never_shed: {ports: [22, 6010]}\n", false),
+        (base.clone(), base.clone() + "exempt: {ports: [22, 6010]}\n", false),
         (base.clone(), routed.clone(), true),
         (routed.clone(), base.clone() + &gateway("{path: /a, service: web}"), true),
         (routed.clone(), routed.clone(), false),

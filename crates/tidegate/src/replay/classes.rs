@@ -52,7 +52,7 @@ impl Classes {
             class.sources.iter().for_each(|net| add(&mut sources, net, index as u8));
         }
         let mut never = Vec::new();
-        config.never_shed.sources.iter().for_each(|net| add(&mut never, net, 0));
+        config.exempt.sources.iter().for_each(|net| add(&mut never, net, 0));
         sort(&mut sources);
         sort(&mut never);
         let caps = &config.answers;
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_decides_and_never_shed_goes_before_all() {
-        let text = "interfaces: [{name: lo}]\nnever_shed: {sources: [198.51.100.9]}\nservices:\n  \
+        let text = "interfaces: [{name: lo}]\nexempt: {sources: [198.51.100.9]}\nservices:\n  \
             web:\n    mode: enforce\n    listen: [\"*:80\"]\n    classes:\n      \
             - {name: partners, sources: [198.51.100.0/24, \"2001:db8::/32\"], priority: 2}\n      \
             - {name: gold, sources: [198.51.100.128/25], priority: 0}\n";

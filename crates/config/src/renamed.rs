@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Names of the configuration that were others once. An old name is an error that says the new one: there
+//! is one way to say a thing.
+
+/// The old name and how it is written now. A row counts only where the new name is allowed: other keys may
+/// have the old one.
+const RENAMED: &[(&str, &str)] = &[("never_shed", "exempt")];
+
+/// How this word is written now, where one of the allowed ones has taken its place.
+pub(super) fn now(word: &str, allowed: &[impl AsRef<str>]) -> Option<&'static str> {
+    let allows =
+        |new: &str| allowed.iter().any(|name| new.split(':').next() == Some(name.as_ref()));
+    RENAMED.iter().find(|(old, new)| *old == word && allows(new)).map(|(_, new)| *new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Registry, parse};
+
+    /// Each old name where it stood, in the second line of a file, and the path above it.
+    const OLD: &[(&str, &str, &str)] = &[(
+        "never_shed",
+        "",
+        "{services: {shop: {mode: shadow, listen: ['*:80']}}, never_shed: {ports: [22]}}",
+    )];
+
+    #[test]
+    fn each_old_name_is_an_error_that_says_the_new_one_and_where() {
+        let registry = Registry::new(["fresh_first"], ["default"]);
+        for (old, new) in RENAMED {
+            let mut places = OLD.iter().filter(|(name, ..)| name == old).peekable();
+            assert!(places.peek().is_some(), "where stood {old}?");
+            for (_, path, line) in places {
+                let found = parse(&format!("# old\n{line}\n"), &registry).unwrap_err();
+                let column = line.find(old).unwrap() + 1;
+                let above = if path.is_empty() { String::new() } else { format!("{path}: ") };
+                let said = format!("2:{column}: {above}found {old}: it is called {new} now");
+                assert_eq!(found.to_string(), said, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_old_name_that_is_another_key_elsewhere_is_no_old_name_there() {
+        assert_eq!(now("never_shed", &["services"]), None);
+    }
+}

@@ -109,7 +109,7 @@ pub(crate) fn cluster(lab: &Lab, services: &[&str]) -> Result<(Value, Value)> {
         json!({
             "certificate": file(name, "pem"),
             "key": file(name, "key"),
-            "authority": file("authority", "pem"),
+            "ca_file": file("authority", "pem"),
         })
     };
     let identity = |name: &str| format!("spiffe://example.org/{name}");

@@ -26,8 +26,8 @@ impl Config {
 }
 
 fn of_cluster(cluster: &ClusterConfig) -> Vec<(String, &Path)> {
-    let ClusterConfig { certificate, key, authority, grants, signing, .. } = cluster;
-    let own = [("certificate", certificate), ("key", key), ("authority", authority)];
+    let ClusterConfig { certificate, key, ca_file, grants, signing, .. } = cluster;
+    let own = [("certificate", certificate), ("key", key), ("ca_file", ca_file)];
     let mut files: Vec<(String, &Path)> =
         own.map(|(key, file)| (format!("cluster.{key}"), file.as_path())).into();
     if let Some(grants) = grants {
@@ -55,11 +55,11 @@ interfaces: [{name: eth0}, {name: eth1, side: servers}]
 services: {shop: {mode: shadow, listen: ['192.0.2.11:80']}, mail: {mode: shadow, listen: ['192.0.2.11:25']}}
 gateways:
   edge: {adapter: traefik, listen: '192.0.2.1:80', routes: [{service: shop}],
-         tls: {certificate: /g/c, key: /g/k, authority: /g/a}}
+         tls: {certificate: /g/c, key: /g/k, ca_file: /g/a}}
 cluster:
   certificate: /c
   key: /k
-  authority: /a
+  ca_file: /a
   listen: 192.0.2.1:7416
   peers: {b1: {identity: 'spiffe://e/b1', services: [shop], limits_when_congested: ['192.0.2.11:80']}}
   grants: {operator: /o, files: [/g1, /g2], revoked: /r}
@@ -79,14 +79,14 @@ flowspec:
             [
                 "cluster.certificate /c",
                 "cluster.key /k",
-                "cluster.authority /a",
+                "cluster.ca_file /a",
                 "cluster.grants.operator /o",
                 "cluster.grants.files[0] /g1",
                 "cluster.grants.files[1] /g2",
                 "cluster.grants.revoked /r",
                 "gateways.edge.tls.certificate /g/c",
                 "gateways.edge.tls.key /g/k",
-                "gateways.edge.tls.authority /g/a",
+                "gateways.edge.tls.ca_file /g/a",
                 "flowspec.peers.r1.password_file /p",
             ]
         );

@@ -4,7 +4,7 @@
 
 /// The old name and how it is written now. A row counts only where the new name is allowed: other keys may
 /// have the old one.
-const RENAMED: &[(&str, &str)] = &[("never_shed", "exempt")];
+const RENAMED: &[(&str, &str)] = &[("never_shed", "exempt"), ("authority", "ca_file")];
 
 /// How this word is written now, where one of the allowed ones has taken its place.
 pub(super) fn now(word: &str, allowed: &[impl AsRef<str>]) -> Option<&'static str> {
@@ -19,11 +19,23 @@ mod tests {
     use crate::{Registry, parse};
 
     /// Each old name where it stood, in the second line of a file, and the path above it.
-    const OLD: &[(&str, &str, &str)] = &[(
-        "never_shed",
-        "",
-        "{services: {shop: {mode: shadow, listen: ['*:80']}}, never_shed: {ports: [22]}}",
-    )];
+    const OLD: &[(&str, &str, &str)] = &[
+        (
+            "never_shed",
+            "",
+            "{services: {shop: {mode: shadow, listen: ['*:80']}}, never_shed: {ports: [22]}}",
+        ),
+        (
+            "authority",
+            "cluster",
+            "{services: {shop: {mode: shadow, listen: ['*:80']}}, cluster: {certificate: /c, key: /k, authority: /a}}",
+        ),
+        (
+            "authority",
+            "gateways.edge.tls",
+            "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', tls: {certificate: /c, key: /k, authority: /a}, routes: [{service: shop}]}}}",
+        ),
+    ];
 
     #[test]
     fn each_old_name_is_an_error_that_says_the_new_one_and_where() {

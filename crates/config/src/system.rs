@@ -283,7 +283,7 @@ impl SystemFault {
                 let cluster = config.cluster.as_ref();
                 let key = cluster.map_or("certificate", |cluster| match path {
                     _ if *path == cluster.key => "key",
-                    _ if *path == cluster.authority => "authority",
+                    _ if *path == cluster.ca_file => "ca_file",
                     _ => "certificate",
                 });
                 format!("cluster.{key}")

@@ -33,7 +33,7 @@ mod tests {
         let text = format!(
             "interfaces: [{{name: lo}}]\n\
              services:\n  shop: {{mode: enforce, listen: [\"*:80\"], backends: [{backends}], control: {control}}}\n\
-             cluster:\n  certificate: /c\n  key: /k\n  authority: /a\n  listen: 127.0.0.1:7000\n  \
+             cluster:\n  certificate: /c\n  key: /k\n  ca_file: /a\n  listen: 127.0.0.1:7000\n  \
              peers:\n    b1: {{identity: spiffe://x/b1, services: [shop]}}\n    \
              b2: {{identity: spiffe://x/b2, services: [shop]}}\n"
         );

@@ -270,7 +270,7 @@ fn files(cluster: &ClusterConfig) -> Files {
     Files {
         certificate: cluster.certificate.clone(),
         key: cluster.key.clone(),
-        authority: cluster.authority.clone(),
+        authority: cluster.ca_file.clone(),
     }
 }
 
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn interfaces_are_looked_at_where_a_bucket_or_a_front_end_needs_it() {
         let rules = "requests: {buckets: {a: {resource: RESOURCE}}, rules: [{path: /, bucket: a}]}";
-        let report = "cluster:\n  certificate: /c\n  key: /k\n  authority: /a\n  report_to: \
+        let report = "cluster:\n  certificate: /c\n  key: /k\n  ca_file: /a\n  report_to: \
                       {f: {address: '192.0.2.1:7416', identity: 'spiffe://a.example/f'}}\n";
         let (queue, cpu) =
             (rules.replace("RESOURCE", "bandwidth"), rules.replace("RESOURCE", "cpu"));
@@ -393,7 +393,7 @@ mod tests {
         let (certificate, authority) = (file("pem"), file("authority"));
         let text = format!(
             "interfaces: [{{name: lo}}]\nservices: {{shop: {{mode: enforce, listen: ['*:80']}}}}\n\
-             cluster:\n  certificate: {certificate}\n  key: {}\n  authority: {authority}\n  \
+             cluster:\n  certificate: {certificate}\n  key: {}\n  ca_file: {authority}\n  \
              report_to: {{f: {{address: '192.0.2.1:7416', identity: 'spiffe://a.example/f'}}}}\n",
             file("key")
         );

@@ -149,7 +149,7 @@ gateways:
   edge:
     adapter: nginx
     listen: '0.0.0.0:9472'
-    tls: {certificate: /c.pem, key: /c.key, authority: /ca.pem}
+    tls: {certificate: /c.pem, key: /c.key, ca_file: /ca.pem}
     completions: '192.0.2.1:9472'
     insecure: true
     routes: [{service: shop}]

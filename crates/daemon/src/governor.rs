@@ -329,7 +329,7 @@ mod tests {
 
     const CLUSTER: &str = "
 interfaces: [{name: lo}]
-cluster: {certificate: /c.pem, key: /k.pem, authority: /a.pem, listen: '192.0.2.1:7117',
+cluster: {certificate: /c.pem, key: /k.pem, ca_file: /a.pem, listen: '192.0.2.1:7117',
   peers: {b1: {identity: spiffe://example/b1, services: [shop, other]}}}
 services:
   shop:

@@ -439,7 +439,7 @@ mod tests {
             format!(
                 "services: {{shop: {{mode: shadow}}}}\ndaemon: {{{user}}}\ngateways:\n  edge:\n    adapter: traefik\n    \
                  listen: 192.0.2.1:9470\n    routes: [{{service: shop}}]\n    \
-                 tls: {{certificate: {open}, key: {closed}, authority: {open}}}\n"
+                 tls: {{certificate: {open}, key: {closed}, ca_file: {open}}}\n"
             )
         };
         let found = |user: &str| {

@@ -65,8 +65,8 @@ pub fn load_tls(files: &GatewayTls, alpn: &[&[u8]]) -> Result<Loaded, TlsError> 
     let chain = certificates(&files.certificate)?;
     let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?)
         .map_err(|error| fault(&files.key, format!("there is no key in it: {error}")))?;
-    let authority = files.authority.as_deref().map(certificates).transpose()?.unwrap_or_default();
-    let verifier = match &files.authority {
+    let authority = files.ca_file.as_deref().map(certificates).transpose()?.unwrap_or_default();
+    let verifier = match &files.ca_file {
         Some(path) => verifier(path, &authority, &provider)?,
         None => Arc::new(NoClientAuth),
     };
@@ -77,7 +77,7 @@ pub fn load_tls(files: &GatewayTls, alpn: &[&[u8]]) -> Result<Loaded, TlsError> 
         .with_single_cert(chain, key)
         .map_err(|error| fault(&files.key, key_fault(&error)))?;
     server.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    if files.authority.is_some() {
+    if files.ca_file.is_some() {
         server.send_tls13_tickets = 0;
         server.session_storage = Arc::new(NoServerSessionStorage {});
     } else {
@@ -154,7 +154,7 @@ mod tests {
         let files = |cert: &str, key: &str, authority: Option<&str>| GatewayTls {
             certificate: path(cert),
             key: path(key),
-            authority: authority.map(path),
+            ca_file: authority.map(path),
         };
         assert_eq!(examine_tls(&files("cert", "key", None)), Ok(()));
         assert_eq!(examine_tls(&files("cert", "key", Some("cert"))), Ok(()));

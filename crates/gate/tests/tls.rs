@@ -71,7 +71,7 @@ impl World {
         let path = |file: &str| dir.path().join(file).display().to_string();
         let text = format!(
             "services: {{shop: {{mode: enforce}}}}\ngateways:\n  edge:\n    adapter: nginx\n    listen: {address}\n    \
-             completions: unix:{}\n    tls: {{certificate: {}, key: {}, authority: {}}}\n    routes: [{{service: shop}}]\n",
+             completions: unix:{}\n    tls: {{certificate: {}, key: {}, ca_file: {}}}\n    routes: [{{service: shop}}]\n",
             path("edge.log"),
             path("gate.pem"),
             path("gate.key"),

@@ -107,7 +107,7 @@ impl World {
         let text = format!(
             "services:\n  shop: {{mode: enforce, control: {{name: fixed, rate: 1/s, burst: 1}}}}\ngateways:\n  \
              edge:\n    adapter: {adapter}\n    listen: {gate}\n{reports}    \
-             tls: {{certificate: {}, key: {}, authority: {}}}\n    routes: [{{service: shop}}]\n\
+             tls: {{certificate: {}, key: {}, ca_file: {}}}\n    routes: [{{service: shop}}]\n\
              daemon: {{socket: {}, http: off}}\n",
             path("tidegate.pem"),
             path("tidegate.key"),

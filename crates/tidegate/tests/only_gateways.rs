@@ -215,7 +215,7 @@ fn a_gateway_enforces_the_limit_of_a_server() {
         let (certificate, key) = (file(&format!("{host}.pem")), file(&format!("{host}.key")));
         let authority = file("authority.pem");
         format!(
-            "cluster:\n  certificate: {certificate}\n  key: {key}\n  authority: {authority}\n{more}"
+            "cluster:\n  certificate: {certificate}\n  key: {key}\n  ca_file: {authority}\n{more}"
         )
     };
     let grants = format!(

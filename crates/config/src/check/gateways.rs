@@ -154,7 +154,7 @@ impl Check<'_> {
         }
         for (key, endpoint) in gateway.open_endpoints() {
             let (may, tls) = match key {
-                "listen" => ("ask and report", "tls with an authority, "),
+                "listen" => ("ask and report", "tls with a ca_file, "),
                 // Datagrams carry no TLS.
                 _ => ("report", ""),
             };
@@ -172,15 +172,15 @@ impl Check<'_> {
         for (key, file) in tls.files() {
             self.absolute(&format!("{path}.{key}"), file);
         }
-        match (gateway.adapter, &tls.authority) {
+        match (gateway.adapter, &tls.ca_file) {
             (Adapter::Proxy, Some(_)) => {
                 let what = "clients of the adapter \"proxy\" show no certificate; leave it out";
-                self.fault(&format!("{path}.authority"), what);
+                self.fault(&format!("{path}.ca_file"), what);
             }
             (Adapter::Proxy, None) | (_, Some(_)) => {}
             (_, None) => {
                 let what =
-                    "the key \"authority\" is missing: without it anybody could ask and report";
+                    "the key \"ca_file\" is missing: without it anybody could ask and report";
                 self.fault(path, what);
             }
         }

@@ -38,7 +38,7 @@ impl Check<'_> {
         let files = [
             ("certificate", &cluster.certificate),
             ("key", &cluster.key),
-            ("authority", &cluster.authority),
+            ("ca_file", &cluster.ca_file),
         ];
         for (key, file) in files {
             self.plain(&format!("cluster.{key}"), file);

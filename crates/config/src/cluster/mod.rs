@@ -44,7 +44,7 @@ pub struct ClusterConfig {
     pub key: PathBuf,
     /// Whoever signs the certificates of peers (PEM), an absolute path.
     #[schemars(with = "String")]
-    pub authority: PathBuf,
+    pub ca_file: PathBuf,
     /// Front-end: where reports are taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PeerAddress")]

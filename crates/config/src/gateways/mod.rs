@@ -64,7 +64,7 @@ pub struct GatewayConfig {
     /// Only with the adapter `proxy`: the servers behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream: Option<Upstream>,
-    /// TLS at `listen`, 1.2 and 1.3. Whoever asks must show a certificate of `authority`. With the adapter
+    /// TLS at `listen`, 1.2 and 1.3. Whoever asks must show a certificate of `ca_file`. With the adapter
     /// `proxy` it is TLS to clients, with HTTP/1.1 and HTTP/2; without it they speak HTTP/1.1 in the clear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<GatewayTls>,

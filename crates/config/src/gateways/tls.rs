@@ -17,15 +17,15 @@ pub struct GatewayTls {
     /// such a certificate may ask and report. Required, but with the adapter `proxy`, which has none:
     /// its clients show no certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub authority: Option<PathBuf>,
+    pub ca_file: Option<PathBuf>,
 }
 
 impl GatewayTls {
     /// Its files, with their keys.
     pub fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let authority = self.authority.as_deref().map(|file| ("authority", file));
+        let ca_file = self.ca_file.as_deref().map(|file| ("ca_file", file));
         [("certificate", self.certificate.as_path()), ("key", self.key.as_path())]
             .into_iter()
-            .chain(authority)
+            .chain(ca_file)
     }
 }

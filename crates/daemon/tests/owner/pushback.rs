@@ -20,7 +20,7 @@ services:
 cluster:
   certificate: /c.pem
   key: /k.pem
-  authority: /a.pem
+  ca_file: /a.pem
   listen: 192.0.2.1:7416
   grants: {operator: /o.pem, files: [/b1.grant]}
   peers:
@@ -34,7 +34,7 @@ services:
 cluster:
   certificate: /c.pem
   key: /k.pem
-  authority: /a.pem
+  ca_file: /a.pem
   signing: {key: /limits.key, grant: /grant}
   report_to:
     r1: {address: '192.0.2.1:7416', identity: spiffe://example/r1,

@@ -16,7 +16,7 @@ services:
 cluster:
   certificate: /c.pem
   key: /k.pem
-  authority: /a.pem
+  ca_file: /a.pem
   listen: 192.0.2.1:7416
   peers:
     b1: {identity: spiffe://example/b1, services: [shop], limits: ['192.0.2.11:80', api]}
@@ -29,7 +29,7 @@ services:
 cluster:
   certificate: /c.pem
   key: /k.pem
-  authority: /a.pem
+  ca_file: /a.pem
   report_to:
     f1: {address: '192.0.2.1:7416', identity: spiffe://example/f1,
       limits: [{service: shop, scope: '192.0.2.11:80'}]}

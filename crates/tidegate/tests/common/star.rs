@@ -79,7 +79,7 @@ impl Star {
         let socket = self.path(&format!("{host}.sock"));
         let text = format!(
             "{above}daemon: {{{}}}\n\
-             cluster:\n  certificate: {}\n  key: {}\n  authority: {}\n{cluster}",
+             cluster:\n  certificate: {}\n  key: {}\n  ca_file: {}\n{cluster}",
             self.places(host, &socket),
             file(&format!("{host}.pem")),
             file(&format!("{host}.key")),

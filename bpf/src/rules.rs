@@ -87,8 +87,8 @@ pub(crate) fn identities(plan: &Plan) -> Identities {
 
 /// What a rule matches, in one form however it is written.
 fn matched(rule: &RuleConfig) -> impl Hash + use<'_> {
-    let RuleConfig { path, tls, unevaluable, host, cookie, protect, .. } = rule;
-    (path, tls, unevaluable, methods(&rule.methods), host, cookie, protect)
+    let RuleConfig { path, server_name, unevaluable, host, cookie, protect, .. } = rule;
+    (path, server_name, unevaluable, methods(&rule.methods), host, cookie, protect)
 }
 
 fn text_identity(requests: &RequestsConfig) -> u64 {
@@ -207,7 +207,7 @@ impl Compiler<'_> {
             answer: answer as u16,
             ..Rule::default()
         };
-        if let Some(host) = &rule.tls {
+        if let Some(host) = &rule.server_name {
             return Rule {
                 flags: raw.flags | abi::RULE_TLS,
                 methods: abi::METHOD_ANY,

@@ -506,7 +506,7 @@ fn tls_connections_meet_the_rule_that_is_shown() {
     let mut native = Native::start(key());
     let patterns = ["api.example", "*.example", "*.a.example", "x_y.test"];
     let rules = patterns.map(|name| plans::tls_rule(name, Some("all")));
-    let hosts: Vec<_> = rules.iter().map(|rule| rule.tls.as_ref().map(raw_host)).collect();
+    let hosts: Vec<_> = rules.iter().map(|rule| rule.server_name.as_ref().map(raw_host)).collect();
     let tables = Tables::of_tls(&hosts, key());
     native.rules(&tables);
     let mut rules = rules.to_vec();

@@ -500,7 +500,7 @@ services:
       rules:
         - {path: /a, methods: [GET, OTHER], host: '*.x.example', cookie: {name: s}, protect: [{name: p, value: gold}], close_persistent: true, bucket: b}
         - {path: /a, cookie: {name: s, value: v, absent: true}, admit: true}
-        - {tls: y.example, bucket: a}
+        - {server_name: y.example, bucket: a}
         - {path: /b, bucket: a, answer: drop}
         - {unevaluable: true, admit: true}
 ";

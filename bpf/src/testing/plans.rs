@@ -56,7 +56,7 @@ pub fn rule(path: &str, bucket: Option<&str>) -> RuleConfig {
 /// A rule for TLS to a name.
 #[must_use]
 pub fn tls_rule(name: &str, bucket: Option<&str>) -> RuleConfig {
-    RuleConfig { tls: Some(parsed(name)), ..no_subject(bucket) }
+    RuleConfig { server_name: Some(parsed(name)), ..no_subject(bucket) }
 }
 
 /// The rule for what no other can evaluate.

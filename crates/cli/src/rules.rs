@@ -188,7 +188,7 @@ fn meets(
     let (rank, why) = match (&selection.protected_by, later && rule.close_persistent) {
         (Some(cookie), _) => ("protected", format!("it has the cookie {cookie}: refused last")),
         (None, true) => ("persistent", "later request of its connection: refused first".to_owned()),
-        (None, false) if rule.tls.is_some() => ("new", "the connection as a whole".to_owned()),
+        (None, false) if rule.server_name.is_some() => ("new", "the connection as a whole".to_owned()),
         (None, false) if later => {
             ("new", "later request of its connection, treated as a first one".to_owned())
         }

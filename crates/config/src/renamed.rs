@@ -4,7 +4,7 @@
 
 /// The old name and how it is written now. A row counts only where the new name is allowed: other keys may
 /// have the old one.
-const RENAMED: &[(&str, &str)] = &[("never_shed", "exempt"), ("authority", "ca_file")];
+const RENAMED: &[(&str, &str)] = &[("never_shed", "exempt"), ("authority", "ca_file"), ("tls", "server_name")];
 
 /// How this word is written now, where one of the allowed ones has taken its place.
 pub(super) fn now(word: &str, allowed: &[impl AsRef<str>]) -> Option<&'static str> {
@@ -35,6 +35,7 @@ mod tests {
             "gateways.edge.tls",
             "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', tls: {certificate: /c, key: /k, authority: /a}, routes: [{service: shop}]}}}",
         ),
+        ("tls", "services.shop.requests.rules[0]", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, rules: [{tls: a.example, bucket: a}]}}}}"),
     ];
 
     #[test]

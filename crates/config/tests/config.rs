@@ -131,7 +131,7 @@ fn auto_is_an_action_of_services_and_of_rules() {
     assert_eq!(service.policy.action.map(Refusal::name), Some("auto"));
     let service = shop(
         "requests: {buckets: {a: {resource: cpu}}, rules: [{path: /a, bucket: a, answer: auto}, \
-         {tls: a.example, bucket: a, answer: auto}, {tls: b.example, bucket: a}]}",
+         {server_name: a.example, bucket: a, answer: auto}, {server_name: b.example, bucket: a}]}",
     )
     .unwrap();
     let rules = service.requests.unwrap().rules;

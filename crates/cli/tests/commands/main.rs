@@ -554,7 +554,7 @@ services:
         - {path: /cgi-bin/, host: \"*.shop.example\", protect: [{name: premium, value: gold}], close_persistent: true, bucket: cgi}
         - {name: scripts, path: /cgi-bin/, methods: [GET, POST], bucket: cgi, answer: reset}
         - {path: /, cookie: {name: session}, admit: true}
-        - {tls: api.shop.example, bucket: api}
+        - {server_name: api.shop.example, bucket: api}
   blog:
     mode: shadow
     listen: [\"*:81\"]

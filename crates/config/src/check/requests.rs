@@ -172,18 +172,18 @@ impl Check<'_> {
     }
 
     fn rule(&mut self, path: &str, rule: &RuleConfig, requests: &RequestsConfig) {
-        match (&rule.path, &rule.tls) {
+        match (&rule.path, &rule.server_name) {
             (None, None) if rule.unevaluable => self.unevaluable_rule(path, rule, requests),
             (None, None) => {
-                self.fault(path, "the rule has neither path nor tls nor unevaluable; it needs one");
+                self.fault(path, "the rule has neither path nor server_name nor unevaluable; it needs one");
             }
             _ if rule.unevaluable => self.fault(
                 &format!("{path}.unevaluable"),
-                "the rule is for what no rule can evaluate, so path and tls have no meaning",
+                "the rule is for what no rule can evaluate, so path and server_name have no meaning",
             ),
             (Some(_), Some(_)) => self.fault(
-                &format!("{path}.tls"),
-                "the rule has path and tls; what is inside TLS is invisible here: write two rules",
+                &format!("{path}.server_name"),
+                "the rule has path and server_name; what is inside TLS is invisible here: write two rules",
             ),
             (None, Some(_)) => {
                 self.tls_rule(path, rule);

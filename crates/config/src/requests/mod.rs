@@ -414,7 +414,7 @@ impl BucketController {
     }
 }
 
-/// One rule: which requests, which bucket, which answer. It has one of `path`, `tls` and
+/// One rule: which requests, which bucket, which answer. It has one of `path`, `server_name` and
 /// `unevaluable`, and either `bucket` or `admit`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -430,7 +430,7 @@ pub struct RuleConfig {
     /// What is inside them is invisible here: the whole connection is evaluated, once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "HostText")]
-    pub tls: Option<HostPattern>,
+    pub server_name: Option<HostPattern>,
     /// What no other rule can evaluate because of how its sender wrote or sent it: an ambiguous path,
     /// a head in several segments, pipelining, HTTP/2. Without such a rule there is one with the bucket
     /// `unevaluable`, which limits by the CPU unless it is configured.
@@ -462,7 +462,7 @@ pub struct RuleConfig {
     /// Instead of a bucket: these requests are admitted, whatever other rules say.
     #[serde(default, skip_serializing_if = "is_false")]
     pub admit: bool,
-    /// How a refused request is answered (503; for `tls` reset).
+    /// How a refused request is answered (503; for `server_name` reset).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<RuleAnswer>,
 }
@@ -476,14 +476,14 @@ impl RuleConfig {
     /// How a refused request is answered, the default filled in.
     #[must_use]
     pub fn answer_or_default(&self) -> RuleAnswer {
-        let default = if self.tls.is_some() { RuleAnswer::Reset } else { RuleAnswer::Busy };
+        let default = if self.server_name.is_some() { RuleAnswer::Reset } else { RuleAnswer::Busy };
         self.answer.unwrap_or(default)
     }
 
     /// Whether a refused request may get a 503.
     #[must_use]
     pub fn sends_503(&self) -> bool {
-        self.tls.is_none()
+        self.server_name.is_none()
             && matches!(self.answer_or_default(), RuleAnswer::Busy | RuleAnswer::Auto)
     }
 }

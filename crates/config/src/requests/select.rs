@@ -83,13 +83,13 @@ impl RequestsConfig {
     #[must_use]
     pub fn select_tls(&self, name: &str) -> Selection {
         let mut selection = Selection::default();
-        if !is_server_name(name) && self.rules.iter().any(|rule| rule.tls.is_some()) {
+        if !is_server_name(name) && self.rules.iter().any(|rule| rule.server_name.is_some()) {
             selection.unevaluated = Some(Unevaluated::Tls);
             selection.rule = self.unevaluable_rule();
             return selection;
         }
         for (index, rule) in self.rules.iter().enumerate() {
-            let Some(pattern) = &rule.tls else { continue };
+            let Some(pattern) = &rule.server_name else { continue };
             let matches = pattern.matches(name);
             let mismatch = (!matches).then(|| format!("the server name is not {pattern}"));
             selection.compared.push(Compared { rule: index, mismatch });
@@ -169,7 +169,7 @@ impl RuleConfig {
         if self.unevaluable || other.unevaluable {
             return self.unevaluable && other.unevaluable;
         }
-        match (&self.tls, &other.tls) {
+        match (&self.server_name, &other.server_name) {
             (Some(mine), Some(theirs)) => return mine.covers(theirs),
             (None, None) => {}
             _ => return false,

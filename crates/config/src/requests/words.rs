@@ -20,7 +20,7 @@ impl fmt::Display for RuleConfig {
         if self.unevaluable {
             return f.write_str("unevaluable");
         }
-        if let Some(name) = &self.tls {
+        if let Some(name) = &self.server_name {
             return write!(f, "tls {name}");
         }
         if !self.methods.is_empty() {

@@ -94,7 +94,7 @@ fn matched(rule: &RuleConfig) -> impl Hash + use<'_> {
 fn text_identity(requests: &RequestsConfig) -> u64 {
     let mut identity = Identity::default();
     let RequestsConfig { retry_after, content_type, body, .. } = requests;
-    (retry_after.from, retry_after.to, content_type, body).hash(&mut identity);
+    (retry_after.min, retry_after.max, content_type, body).hash(&mut identity);
     identity.finish()
 }
 

@@ -123,7 +123,7 @@ fn an_upload_that_is_refused_gets_one_503_within_a_small_mss() {
         "nsenter --net={client} ip route replace 10.77.0.0/24 dev c0 advmss 536"
     ));
     serve(&net);
-    let retry_after = RetryAfter { from: Nanos::from_secs(2), to: Nanos::from_secs(2) };
+    let retry_after = RetryAfter { min: Nanos::from_secs(2), max: Nanos::from_secs(2) };
     let body = "x".repeat(380);
     let mut dataplane =
         start(&net, RequestsConfig { body, retry_after, ..RequestsConfig::default() });

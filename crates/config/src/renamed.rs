@@ -4,7 +4,7 @@
 
 /// The old name and how it is written now. A row counts only where the new name is allowed: other keys may
 /// have the old one.
-const RENAMED: &[(&str, &str)] = &[("never_shed", "exempt"), ("authority", "ca_file"), ("tls", "server_name")];
+const RENAMED: &[(&str, &str)] = &[("never_shed", "exempt"), ("authority", "ca_file"), ("tls", "server_name"), ("from", "min"), ("to", "max")];
 
 /// How this word is written now, where one of the allowed ones has taken its place.
 pub(super) fn now(word: &str, allowed: &[impl AsRef<str>]) -> Option<&'static str> {
@@ -36,6 +36,10 @@ mod tests {
             "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', tls: {certificate: /c, key: /k, authority: /a}, routes: [{service: shop}]}}}",
         ),
         ("tls", "services.shop.requests.rules[0]", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, rules: [{tls: a.example, bucket: a}]}}}}"),
+        ("from", "services.shop.requests.retry_after", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, retry_after: {from: 2s}}}}}"),
+        ("from", "gateways.edge.retry_after", "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', retry_after: {from: 2s}, routes: [{service: shop}]}}}"),
+        ("to", "services.shop.requests.retry_after", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, retry_after: {to: 2s}}}}}"),
+        ("to", "gateways.edge.retry_after", "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', retry_after: {to: 2s}, routes: [{service: shop}]}}}"),
     ];
 
     #[test]
@@ -46,7 +50,7 @@ mod tests {
             assert!(places.peek().is_some(), "where stood {old}?");
             for (_, path, line) in places {
                 let found = parse(&format!("# old\n{line}\n"), &registry).unwrap_err();
-                let column = line.find(old).unwrap() + 1;
+                let column = line.find(&format!("{old}: ")).unwrap() + 1;
                 let above = if path.is_empty() { String::new() } else { format!("{path}: ") };
                 let said = format!("2:{column}: {above}found {old}: it is called {new} now");
                 assert_eq!(found.to_string(), said, "{line}");

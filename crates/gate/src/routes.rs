@@ -132,7 +132,7 @@ fn gateway(gateway: &GatewayConfig, config: &Config, before: &Routing) -> Gatewa
         router: Router::new(&gateway.routes),
         targets: gateway.routes.iter().map(target).collect(),
         cookies: gateway.routes.iter().any(|route| route.cookie.is_some()),
-        retry_after: (gateway.retry_after.from, gateway.retry_after.to),
+        retry_after: (gateway.retry_after.min, gateway.retry_after.max),
         rate_limit_fields: gateway.rate_limit_fields,
     }
 }

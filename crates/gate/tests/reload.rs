@@ -96,7 +96,7 @@ fn a_reload_of_routes_closes_no_connection_and_leads_no_request_astray() {
         wait_for("it asks", || asked.load(Relaxed) > so_far + 100);
     };
     goes_on();
-    let with_route = "rate_limit_fields: true, retry_after: {from: 2s, to: 9s}, \
+    let with_route = "rate_limit_fields: true, retry_after: {min: 2s, max: 9s}, \
                       routes: [{path: /post/, service: mail}, {path: /mail/, service: mail}, {service: shop}]";
     // Another one stands before it, and goes again.
     let first = ("a", other, "routes: [{service: mail}]");

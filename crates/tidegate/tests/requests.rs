@@ -43,7 +43,7 @@ fn config(rate: f64, mode: &str, more: &Value) -> ProductConfig {
             "scripts": {"resource": "cpu", "burst": 2, "control": {"name": "fixed", "rate": rate}},
         },
         "rules": [{"path": "/cgi-bin/", "bucket": "scripts"}],
-        "retry_after": {"from": "2s", "to": "9s"},
+        "retry_after": {"min": "2s", "max": "9s"},
         "body": "Come back later.\n",
     });
     for (key, value) in more.as_object().unwrap() {

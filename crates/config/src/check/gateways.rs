@@ -54,7 +54,7 @@ impl Check<'_> {
             self.endpoints(&path, gateway);
             self.tls(&format!("{path}.tls"), gateway);
             self.proxy(&path, gateway);
-            self.retry_after(&path, (gateway.retry_after.from, gateway.retry_after.to));
+            self.retry_after(&path, (gateway.retry_after.min, gateway.retry_after.max));
             for (i, route) in gateway.routes.iter().enumerate() {
                 self.route(&format!("{path}.routes[{i}]"), route);
             }

@@ -326,12 +326,12 @@ impl Check<'_> {
     }
 
     fn answers(&mut self, path: &str, requests: &RequestsConfig) {
-        self.retry_after(path, (requests.retry_after.from, requests.retry_after.to));
+        self.retry_after(path, (requests.retry_after.min, requests.retry_after.max));
         self.answer_length(path, requests);
     }
 
-    pub(super) fn retry_after(&mut self, path: &str, (from, to): (Nanos, Nanos)) {
-        for (key, time) in [("from", from), ("to", to)] {
+    pub(super) fn retry_after(&mut self, path: &str, (min, max): (Nanos, Nanos)) {
+        for (key, time) in [("min", min), ("max", max)] {
             let at = format!("{path}.retry_after.{key}");
             if !time.0.is_multiple_of(Nanos::SECOND.0) {
                 let found = show_span(time);
@@ -340,17 +340,17 @@ impl Check<'_> {
                 self.span(&at, time, RETRY_AFTER_RANGE);
             }
         }
-        if from > to {
-            let [from, to] = [from, to].map(show_span);
+        if min > max {
+            let [min, max] = [min, max].map(show_span);
             self.fault(
-                &format!("{path}.retry_after.from"),
-                format!("found {from}, which is after to: {to}"),
+                &format!("{path}.retry_after.min"),
+                format!("found {min}, which is above max: {max}"),
             );
         }
     }
 
     pub(super) fn answer_length(&mut self, path: &str, requests: &RequestsConfig) {
-        let (longest, _) = requests.busy_text(requests.retry_after.to);
+        let (longest, _) = requests.busy_text(requests.retry_after.max);
         if longest.len() > ANSWER_BYTES_MAX {
             let room = (ANSWER_BYTES_MAX + requests.body.len()).saturating_sub(longest.len());
             self.fault(
@@ -397,8 +397,8 @@ impl Tables {
             self.cookies.extend(rule.protect.iter().cloned());
         }
         if requests.sends_503() {
-            let RetryAfter { from, to } = requests.retry_after;
-            self.texts.insert((requests.body.clone(), requests.content_type.clone(), from, to));
+            let RetryAfter { min, max } = requests.retry_after;
+            self.texts.insert((requests.body.clone(), requests.content_type.clone(), min, max));
         }
     }
 

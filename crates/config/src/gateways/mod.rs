@@ -138,16 +138,16 @@ pub struct StayAway {
     /// The shortest, at least 1s.
     #[serde(with = "text::span")]
     #[schemars(with = "text::SpanText")]
-    pub from: Nanos,
+    pub min: Nanos,
     /// The longest, at most 24h.
     #[serde(with = "text::span")]
     #[schemars(with = "text::SpanText")]
-    pub to: Nanos,
+    pub max: Nanos,
 }
 
 impl Default for StayAway {
     fn default() -> Self {
-        Self { from: Nanos::SECOND, to: Nanos::from_secs(60) }
+        Self { min: Nanos::SECOND, max: Nanos::from_secs(60) }
     }
 }
 

@@ -629,15 +629,15 @@ pub struct RetryAfter {
     /// The shortest, at least 1s.
     #[serde(with = "forms::span")]
     #[schemars(with = "forms::SpanText")]
-    pub from: Nanos,
+    pub min: Nanos,
     /// The longest, at most 24h.
     #[serde(with = "forms::span")]
     #[schemars(with = "forms::SpanText")]
-    pub to: Nanos,
+    pub max: Nanos,
 }
 
 impl Default for RetryAfter {
     fn default() -> Self {
-        Self { from: Nanos::from_secs(2), to: Nanos::from_secs(9) }
+        Self { min: Nanos::from_secs(2), max: Nanos::from_secs(9) }
     }
 }

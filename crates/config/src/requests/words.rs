@@ -50,8 +50,8 @@ impl RequestsConfig {
     #[must_use]
     pub fn retry_after_seconds(&self) -> [u64; ANSWER_VARIANTS] {
         let seconds = |time: Nanos| (time.0 / Nanos::SECOND.0).max(1);
-        let from = seconds(self.retry_after.from);
-        let span = seconds(self.retry_after.to).saturating_sub(from);
+        let from = seconds(self.retry_after.min);
+        let span = seconds(self.retry_after.max).saturating_sub(from);
         let last = ANSWER_VARIANTS as u64 - 1;
         std::array::from_fn(|variant| from + (span * variant as u64 + last / 2) / last)
     }
@@ -74,8 +74,8 @@ mod tests {
     use super::*;
     use crate::requests::RetryAfter;
 
-    fn with(from: u64, to: u64) -> [u64; ANSWER_VARIANTS] {
-        let retry_after = RetryAfter { from: Nanos::from_secs(from), to: Nanos::from_secs(to) };
+    fn with(min: u64, max: u64) -> [u64; ANSWER_VARIANTS] {
+        let retry_after = RetryAfter { min: Nanos::from_secs(min), max: Nanos::from_secs(max) };
         let config = RequestsConfig { retry_after, ..RequestsConfig::default() };
         config.retry_after_seconds()
     }

@@ -93,8 +93,8 @@ fn matched(rule: &RuleConfig) -> impl Hash + use<'_> {
 
 fn text_identity(requests: &RequestsConfig) -> u64 {
     let mut identity = Identity::default();
-    let RequestsConfig { retry_after, content_type, body, .. } = requests;
-    (retry_after.min, retry_after.max, content_type, body).hash(&mut identity);
+    let RequestsConfig { retry_after, content_type, response_body, .. } = requests;
+    (retry_after.min, retry_after.max, content_type, response_body).hash(&mut identity);
     identity.finish()
 }
 

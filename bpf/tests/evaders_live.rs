@@ -124,9 +124,9 @@ fn an_upload_that_is_refused_gets_one_503_within_a_small_mss() {
     ));
     serve(&net);
     let retry_after = RetryAfter { min: Nanos::from_secs(2), max: Nanos::from_secs(2) };
-    let body = "x".repeat(380);
+    let response_body = "x".repeat(380);
     let mut dataplane =
-        start(&net, RequestsConfig { body, retry_after, ..RequestsConfig::default() });
+        start(&net, RequestsConfig { response_body, retry_after, ..RequestsConfig::default() });
     allow(&mut dataplane, 1);
     assert_eq!(ask(&net, EVASIONS[0]), "200", "the one token");
     let mut client = connect(&net);

@@ -351,9 +351,9 @@ fn rules_that_break_a_bound_change_nothing() {
     let plan = plan_with(&net, AttachMode::Tcx, &["/a"]);
     let mut dataplane = Dataplane::start(&plan).unwrap();
     let mut broken = plan_with(&net, AttachMode::Tcx, &["/a", "/b"]);
-    broken.config.services[0].requests.as_mut().unwrap().body = "x".repeat(524);
+    broken.config.services[0].requests.as_mut().unwrap().response_body = "x".repeat(524);
     let error = dataplane.apply(&broken).unwrap_err().to_string();
-    assert!(error.contains("services.shop.requests.body: found 524 bytes"), "{error}");
+    assert!(error.contains("services.shop.requests.response_body: found 524 bytes"), "{error}");
     assert_eq!(dataplane.rule_counts().unwrap().len(), 1);
     assert_eq!(dataplane.hooks()[0].requests, Some(Hook::Tcx));
 }

@@ -559,7 +559,7 @@ fn what_fills_the_tables_is_compiled_and_one_more_is_refused() {
     }
     let body = |n: usize| {
         let mut requests = requests(&["a"], vec![rule("/", Some("a"))]);
-        requests.body = "x".repeat(n);
+        requests.response_body = "x".repeat(n);
         plan(vec![service("shop", requests)])
     };
     let longest = |n: usize| -> AnswerText {
@@ -586,7 +586,7 @@ fn texts_and_cookies_are_counted_once_however_often_they_are_named() {
     let texts = |n: usize, different: usize| {
         let service_of = |n: usize| {
             let mut requests = requests(&["a"], vec![rule("/", Some("a"))]);
-            requests.body = format!("busy {}", n % different);
+            requests.response_body = format!("busy {}", n % different);
             service(&format!("s{n}"), requests)
         };
         plan((0..n).map(service_of).collect())

@@ -331,9 +331,9 @@ fn what_has_no_room_in_the_tables_is_refused_wherever_it_comes_from() {
     assert!(said.contains("rules in all services; at most 1023"), "{said}");
     let said = refused(&|config| {
         let requests = config.services.iter_mut().find_map(|s| s.requests.as_mut()).unwrap();
-        requests.body = "x".repeat(600);
+        requests.response_body = "x".repeat(600);
     });
-    assert!(said.contains("requests.body: found 600 bytes"), "{said}");
+    assert!(said.contains("requests.response_body: found 600 bytes"), "{said}");
 }
 
 #[test]

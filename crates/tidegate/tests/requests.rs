@@ -44,7 +44,7 @@ fn config(rate: f64, mode: &str, more: &Value) -> ProductConfig {
         },
         "rules": [{"path": "/cgi-bin/", "bucket": "scripts"}],
         "retry_after": {"min": "2s", "max": "9s"},
-        "body": "Come back later.\n",
+        "response_body": "Come back later.\n",
     });
     for (key, value) in more.as_object().unwrap() {
         requests[key] = value.clone();

@@ -352,12 +352,12 @@ impl Check<'_> {
     pub(super) fn answer_length(&mut self, path: &str, requests: &RequestsConfig) {
         let (longest, _) = requests.busy_text(requests.retry_after.max);
         if longest.len() > ANSWER_BYTES_MAX {
-            let room = (ANSWER_BYTES_MAX + requests.body.len()).saturating_sub(longest.len());
+            let room = (ANSWER_BYTES_MAX + requests.response_body.len()).saturating_sub(longest.len());
             self.fault(
-                &format!("{path}.body"),
+                &format!("{path}.response_body"),
                 format!(
                     "found {} bytes; with its headers the answer has at most {ANSWER_BYTES_MAX}, so the body at most {room}",
-                    requests.body.len()
+                    requests.response_body.len()
                 ),
             );
         }
@@ -398,7 +398,7 @@ impl Tables {
         }
         if requests.sends_503() {
             let RetryAfter { min, max } = requests.retry_after;
-            self.texts.insert((requests.body.clone(), requests.content_type.clone(), min, max));
+            self.texts.insert((requests.response_body.clone(), requests.content_type.clone(), min, max));
         }
     }
 
@@ -408,7 +408,7 @@ impl Tables {
             (".rules", "rules", self.rules, RULES_MAX),
             (".buckets", "buckets", self.buckets, RULE_BUCKETS_MAX),
             (".rules", "different cookies", self.cookies.len(), COOKIE_TESTS_MAX),
-            (".body", "different texts of a 503", self.texts.len(), ANSWER_TEXTS_MAX),
+            (".response_body", "different texts of a 503", self.texts.len(), ANSWER_TEXTS_MAX),
         ];
         let over = together.into_iter().filter(|(_, _, found, most)| found > most);
         over.map(|(key, what, found, most)| {

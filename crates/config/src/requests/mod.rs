@@ -82,8 +82,8 @@ pub struct RequestsConfig {
     pub retry_after: RetryAfter,
     /// Body of the 503. With its headers it has at most 524 bytes.
     #[serde(default = "RequestsConfig::body_default")]
-    pub body: String,
-    /// Type of the body.
+    pub response_body: String,
+    /// Type of `response_body`.
     #[serde(default = "RequestsConfig::content_type_default")]
     #[schemars(with = "ContentTypeText")]
     pub content_type: String,
@@ -98,7 +98,7 @@ impl Default for RequestsConfig {
             rules: Vec::new(),
             syn_policing: SynPolicing::default(),
             retry_after: RetryAfter::default(),
-            body: Self::body_default(),
+            response_body: Self::body_default(),
             content_type: Self::content_type_default(),
         }
     }

@@ -24,13 +24,13 @@ use tidegate_units::{Nanos, Rate};
 
 /// The keys of `control` that each controller knows, `name` aside.
 const CONTROL_KEYS: [(&str, &[&str]); 3] = [
-    ("default", &["floor", "ceiling"]),
+    ("default", &["min_rate", "ceiling"]),
     (
         "syn",
         &[
             "rate",
             "burst",
-            "floor",
+            "min_rate",
             "ceiling",
             "accept_queue",
             "cpu",
@@ -166,7 +166,7 @@ impl Check<'_> {
         let given = [
             ("rate", control.rate.is_some()),
             ("burst", control.burst.is_some()),
-            ("floor", control.floor.is_some()),
+            ("min_rate", control.min_rate.is_some()),
             ("ceiling", control.ceiling.is_some()),
             ("accept_queue", control.accept_queue.is_some()),
             ("cpu", control.cpu.is_some()),
@@ -182,17 +182,17 @@ impl Check<'_> {
             }
         }
         let rates =
-            [("rate", control.rate), ("floor", control.floor), ("ceiling", control.ceiling)];
+            [("rate", control.rate), ("min_rate", control.min_rate), ("ceiling", control.ceiling)];
         for (key, rate) in rates {
             self.rate(&format!("{path}.{key}"), rate);
         }
-        let (floor, ceiling) = (control.floor, control.ceiling);
-        if let (Some(floor), Some(ceiling)) = (floor, ceiling)
-            && floor > ceiling
+        let (min_rate, ceiling) = (control.min_rate, control.ceiling);
+        if let (Some(min_rate), Some(ceiling)) = (min_rate, ceiling)
+            && min_rate > ceiling
         {
             self.fault(
-                &format!("{path}.floor"),
-                format!("found {floor}, above the ceiling of {ceiling}"),
+                &format!("{path}.min_rate"),
+                format!("found {min_rate}, above the ceiling of {ceiling}"),
             );
         }
     }

@@ -494,7 +494,7 @@ pub struct ControlConfig {
     /// limit (one in ten objectives, 1/s at most).
     #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::RateText")]
-    pub floor: Option<Rate>,
+    pub min_rate: Option<Rate>,
     /// `default` and `syn`: the limit never rises above this (none), also while request rules hold the
     /// load.
     #[serde(with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
@@ -529,7 +529,7 @@ impl Default for ControlConfig {
             name: "default".into(),
             rate: None,
             burst: None,
-            floor: None,
+            min_rate: None,
             ceiling: None,
             accept_queue: None,
             cpu: None,

@@ -88,7 +88,7 @@ pub(crate) fn operator(config: &ServiceConfig) -> Operator {
     let control = &config.control;
     let fixed = control.name == FIXED;
     let service = Bounds {
-        floor: control.floor.unwrap_or(Rate::per_second(RATE_FLOOR)),
+        floor: control.min_rate.unwrap_or(Rate::per_second(RATE_FLOOR)),
         own: if fixed { control.rate } else { control.ceiling },
     };
     let buckets = config.requests.iter().flat_map(|requests| &requests.buckets);
@@ -133,7 +133,7 @@ struct Between {
 impl Between {
     fn new(inner: Box<dyn Controller>, control: &ControlConfig) -> Self {
         let burst = control.burst.unwrap_or(BURST_DEFAULT);
-        Self { inner, floor: control.floor, ceiling: control.ceiling, burst, capped: false }
+        Self { inner, floor: control.min_rate, ceiling: control.ceiling, burst, capped: false }
     }
 }
 
@@ -199,7 +199,7 @@ impl SynByLength {
         let mut spec = SynSpec::default();
         spec.rate_start = control.rate.unwrap_or(spec.rate_start);
         spec.burst = control.burst.unwrap_or(spec.burst);
-        spec.rate_min = control.floor.unwrap_or(spec.rate_min);
+        spec.rate_min = control.min_rate.unwrap_or(spec.rate_min);
         spec.rate_max = control.ceiling.unwrap_or(spec.rate_max);
         spec.cpu_reference = control.cpu.unwrap_or(spec.cpu_reference);
         spec.gain_p = control.gain.unwrap_or(spec.gain_p);
@@ -305,8 +305,8 @@ mod tests {
     fn the_floor_is_the_least_rate_past_full_limits() {
         for (control, least) in [
             ("{name: default}", Some(0.1)),
-            ("{name: default, floor: 20}", Some(20.0)),
-            ("{name: syn, floor: 20}", Some(20.0)),
+            ("{name: default, min_rate: 20}", Some(20.0)),
+            ("{name: syn, min_rate: 20}", Some(20.0)),
             ("{name: syn}", None),
             ("{name: fixed, rate: 5}", None),
         ] {
@@ -323,7 +323,7 @@ mod tests {
     /// What an operator set is the end of the law's way down, too: from there the next tick counts.
     #[test]
     fn the_syn_controller_comes_back_from_the_floor_at_once() {
-        let mut controller = make(&service("{name: syn, rate: 500, floor: 200}"));
+        let mut controller = make(&service("{name: syn, rate: 500, min_rate: 200}"));
         let mut rate_at = |length| {
             let mut signals =
                 Signals { period: tidegate_units::Nanos::SECOND, ..Signals::default() };

@@ -127,7 +127,7 @@ impl World {
         let service = |host: &str| {
             let listen = server_of(host);
             format!(
-                "  shop-{host}: {{mode: enforce, listen: [\"{listen}\"], control: {{floor: 5}}}}\n"
+                "  shop-{host}: {{mode: enforce, listen: [\"{listen}\"], control: {{min_rate: 5}}}}\n"
             )
         };
         let peer = |host: &str| {

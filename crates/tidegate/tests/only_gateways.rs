@@ -222,7 +222,7 @@ fn a_gateway_enforces_the_limit_of_a_server() {
         "  listen: {peers}\n  peers:\n    back: {{identity: spiffe://example.org/back, services: [shop], \
          limits: [shop]}}\n"
     );
-    let front = Host::new(&dir, "front", "{floor: 5}", &cluster("front", &grants));
+    let front = Host::new(&dir, "front", "{min_rate: 5}", &cluster("front", &grants));
     let reports = format!(
         "  report_to:\n    front: {{address: \"{peers}\", identity: spiffe://example.org/front, \
          services: [shop], limits: [{{service: shop, scope: shop}}]}}\n"

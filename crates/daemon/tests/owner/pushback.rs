@@ -15,7 +15,7 @@ use tidegate_units::{Clock, Nanos, Rate};
 const ROUTER: &str = "
 interfaces: [{name: lo}, {name: v1, side: servers}]
 services:
-  shop: {mode: enforce, listen: ['192.0.2.11:80'], control: {name: default, floor: 5}}
+  shop: {mode: enforce, listen: ['192.0.2.11:80'], control: {name: default, min_rate: 5}}
   api: {mode: enforce, listen: ['192.0.2.12:80']}
 cluster:
   certificate: /c.pem

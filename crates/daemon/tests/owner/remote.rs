@@ -11,7 +11,7 @@ use tidegate_units::{Nanos, Rate};
 const CONTROL_NODE: &str = "
 interfaces: [{name: lo}]
 services:
-  shop: {mode: enforce, listen: ['192.0.2.11:80'], control: {name: default, floor: 5}}
+  shop: {mode: enforce, listen: ['192.0.2.11:80'], control: {name: default, min_rate: 5}}
   api: {mode: shadow, listen: ['192.0.2.12:80']}
 cluster:
   certificate: /c.pem

@@ -208,7 +208,7 @@ fn described(bucket: &BucketConfig) -> String {
     let control = &bucket.control;
     let rate = match (control.name, control.rate) {
         (tidegate_config::BucketController::Fixed, Some(rate)) => format!("at {rate}"),
-        _ => format!("never below {}", bucket.minimum),
+        _ => format!("never below {}", bucket.min_rate),
     };
     let (name, resource, burst) = (&bucket.name, bucket.resource.name(), bucket.burst);
     let begun = format!("{name}: {resource}");

@@ -4,7 +4,7 @@
 
 /// The old name and how it is written now. A row counts only where the new name is allowed: other keys may
 /// have the old one.
-const RENAMED: &[(&str, &str)] = &[("never_shed", "exempt"), ("authority", "ca_file"), ("tls", "server_name"), ("from", "min"), ("to", "max"), ("body", "response_body"), ("floor", "min_rate")];
+const RENAMED: &[(&str, &str)] = &[("never_shed", "exempt"), ("authority", "ca_file"), ("tls", "server_name"), ("from", "min"), ("to", "max"), ("body", "response_body"), ("floor", "min_rate"), ("minimum", "min_rate")];
 
 /// How this word is written now, where one of the allowed ones has taken its place.
 pub(super) fn now(word: &str, allowed: &[impl AsRef<str>]) -> Option<&'static str> {
@@ -42,6 +42,7 @@ mod tests {
         ("to", "gateways.edge.retry_after", "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', retry_after: {to: 2s}, routes: [{service: shop}]}}}"),
         ("body", "services.shop.requests", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, body: busy}}}}"),
         ("floor", "services.shop.control", "{services: {shop: {mode: shadow, listen: ['*:80'], control: {floor: 5}}}}"),
+        ("minimum", "services.shop.requests.buckets.a", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu, minimum: 5}}}}}}"),
     ];
 
     #[test]

@@ -453,7 +453,7 @@ services:
         };
         let rules = |minimum: u32| {
             config(&format!(
-                "    requests: {{buckets: {{a: {{resource: cpu, minimum: {minimum}}}}}, rules: [{{path: /a, bucket: a, answer: reset}}]}}\n"
+                "    requests: {{buckets: {{a: {{resource: cpu, min_rate: {minimum}}}}}, rules: [{{path: /a, bucket: a, answer: reset}}]}}\n"
             ))
         };
         let mut before = config("");

@@ -80,7 +80,7 @@ fn bench() -> Bench {
         std::fs::write(www(&lab).join(name), text).unwrap();
     }
     let bucket = || {
-        json!({"resource": "cpu", "minimum": "1/s", "burst": 1,
+        json!({"resource": "cpu", "min_rate": "1/s", "burst": 1,
                "control": {"name": "fixed", "rate": "1/s"}})
     };
     let services = json!({"web": {

@@ -83,7 +83,7 @@ impl Check<'_> {
         if let Some(why) = name_fault(&bucket.name) {
             self.fault(path, format!("found the name {:?}: {why}", bucket.name));
         }
-        self.rate(&format!("{path}.minimum"), Some(bucket.minimum));
+        self.rate(&format!("{path}.min_rate"), Some(bucket.min_rate));
         let used = |rule: &RuleConfig| rule.bucket.as_ref() == Some(&bucket.name);
         let of_a_rule = requests.rules.iter().any(used);
         self.bucket_policy(&format!("{path}.policy"), bucket, of_a_rule);
@@ -125,9 +125,9 @@ impl Check<'_> {
         }
         self.rate(&format!("{path}.rate"), control.rate);
         self.rate(&format!("{path}.ceiling"), control.ceiling);
-        if control.ceiling.is_some_and(|ceiling| ceiling < bucket.minimum) {
-            let minimum = bucket.minimum;
-            let message = format!("it is below the bucket's minimum of {minimum}");
+        if control.ceiling.is_some_and(|ceiling| ceiling < bucket.min_rate) {
+            let min_rate = bucket.min_rate;
+            let message = format!("it is below the bucket's min_rate of {min_rate}");
             self.fault(&format!("{path}.ceiling"), message);
         }
         self.suits(&path, bucket);

@@ -48,7 +48,7 @@ pub const PROTECT_MAX: usize = 8;
 /// Shortest and longest Retry-After.
 pub const RETRY_AFTER_RANGE: (Nanos, Nanos) = (Nanos::SECOND, Nanos::from_secs(86_400));
 /// The least that a bucket admits where nothing is said.
-pub const BUCKET_MINIMUM: f64 = 10.0;
+pub const BUCKET_MIN_RATE: f64 = 10.0;
 /// Depth of a bucket where nothing is said: the header bucket of the dual admission paper.
 pub const BUCKET_BURST: u32 = 5;
 /// The bucket of requests that no rule can evaluate, where no rule says another.
@@ -180,9 +180,9 @@ pub struct BucketConfig {
     /// What its requests consume.
     pub resource: ControlledResource,
     /// The rate never falls below this, for all rules of the bucket together. (`fixed` keeps its own.)
-    #[serde(default = "BucketConfig::minimum_default", with = "forms::rate")]
+    #[serde(default = "BucketConfig::min_rate_default", with = "forms::rate")]
     #[schemars(with = "forms::RateText")]
-    pub minimum: Rate,
+    pub min_rate: Rate,
     /// Depth, in requests: how many may come at once.
     #[serde(default = "BucketConfig::burst_default")]
     #[schemars(range(min = 1, max = BURST_MAX))]
@@ -203,15 +203,15 @@ impl BucketConfig {
         Self {
             name: name.to_owned(),
             resource,
-            minimum: Self::minimum_default(),
+            min_rate: Self::min_rate_default(),
             burst: BUCKET_BURST,
             policy: None,
             control: BucketControl::default(),
         }
     }
 
-    fn minimum_default() -> Rate {
-        Rate::per_second(BUCKET_MINIMUM)
+    fn min_rate_default() -> Rate {
+        Rate::per_second(BUCKET_MIN_RATE)
     }
 
     const fn burst_default() -> u32 {

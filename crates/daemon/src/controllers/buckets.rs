@@ -51,13 +51,13 @@ pub(crate) fn is_fixed(config: &BucketConfig) -> bool {
 pub(super) fn bounds(config: &BucketConfig) -> Bounds {
     let control = &config.control;
     let own = if is_fixed(config) { control.rate } else { control.ceiling };
-    Bounds { floor: config.minimum, own }
+    Bounds { floor: config.min_rate, own }
 }
 
 fn bucket_spec(config: &BucketConfig) -> BucketSpec {
     let default = BucketSpec::default();
     BucketSpec {
-        minimum: config.minimum,
+        minimum: config.min_rate,
         maximum: config.control.ceiling.unwrap_or(default.maximum),
         start: config.control.rate,
         burst: config.burst,

@@ -82,7 +82,7 @@ fn requests(setting: &Setting, lab: &Lab, scale: Scale) -> Value {
             name.to_owned(),
             json!({
                 "resource": resource,
-                "minimum": rate(setting.minimum * scale),
+                "min_rate": rate(setting.minimum * scale),
                 "burst": setting.burst_header,
                 "control": bucket_control(*rule, setting, scale),
             }),
@@ -133,7 +133,7 @@ mod tests {
         let syn = &paper["web"]["control"];
         assert_eq!((&syn["rate"], &syn["gain"]), (&json!("2000.000/s"), &json!(0.125)));
         assert_eq!((&syn["derivative_gain"], &syn["variant"]), (&json!(0.5), &json!("published")));
-        assert_eq!(requests["buckets"]["cgi"]["minimum"], "20.000/s");
+        assert_eq!(requests["buckets"]["cgi"]["min_rate"], "20.000/s");
         assert_eq!(requests["buckets"]["cgi"]["control"]["gain"], 0.4);
         assert_eq!(requests["buckets"]["cgi"]["control"]["variant"], "published");
         assert_eq!(requests["syn_policing"], "always");
@@ -145,7 +145,7 @@ mod tests {
         let large = Setting { rules: vec![Rule::Large], ..setting(Control::Paper) };
         let services = config(&large, &lab, twice).unwrap().services;
         let bucket = &services["web"]["requests"]["buckets"]["large"];
-        assert_eq!(bucket["minimum"], "30.000/s", "as the interface");
+        assert_eq!(bucket["min_rate"], "30.000/s", "as the interface");
         let both = Setting {
             protect: true,
             rules: vec![Rule::Cgi, Rule::Large],

@@ -77,7 +77,7 @@ impl Refuser {
             json!({
                 "mode": "enforce", "listen": ["*:80"], "control": fixed(1e6, 1_000_000),
                 "requests": {
-                    "buckets": {"all": {"resource": "cpu", "burst": 1, "minimum": "1/s",
+                    "buckets": {"all": {"resource": "cpu", "burst": 1, "min_rate": "1/s",
                                         "control": {"name": "fixed", "rate": "1/s"}}},
                     "rules": [{"path": "/", "bucket": "all", "answer": answer}],
                 },

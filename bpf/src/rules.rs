@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::mem::offset_of;
 use tidegate_config::{
-    Cookie, CookieMatch, HostPattern, Method, RequestsConfig, RuleAnswer, RuleConfig,
+    Cookie, CookieMatch, HostPattern, Method, RequestsConfig, RuleConfig, RuleRefusal,
 };
 use tidegate_model::SERVICES_MAX;
 use tidegate_units::Nanos;
@@ -118,12 +118,12 @@ fn methods(named: &[Method]) -> u8 {
 }
 
 /// How a refused request is answered, as the hooks have it.
-const fn refusal(answer: RuleAnswer) -> u8 {
+const fn refusal(answer: RuleRefusal) -> u8 {
     match answer {
-        RuleAnswer::Busy => abi::REFUSE_503,
-        RuleAnswer::Reset => abi::REFUSE_RESET,
-        RuleAnswer::Drop => abi::REFUSE_DROP,
-        RuleAnswer::Auto => abi::REFUSE_AUTO,
+        RuleRefusal::Busy => abi::REFUSE_503,
+        RuleRefusal::Reset => abi::REFUSE_RESET,
+        RuleRefusal::Drop => abi::REFUSE_DROP,
+        RuleRefusal::Auto => abi::REFUSE_AUTO,
     }
 }
 
@@ -202,7 +202,7 @@ impl Compiler<'_> {
         let answer = seats.answer.filter(|_| answers).map_or(0, first_text);
         let raw = Rule {
             flags: if rule.close_persistent { abi::RULE_CLOSE } else { 0 },
-            refuse: refusal(rule.answer_or_default()),
+            refuse: refusal(rule.refusal()),
             bucket: bucket.map_or(abi::RULE_BUCKETS_MAX as u8, |bucket| *bucket as u8),
             answer: answer as u16,
             ..Rule::default()

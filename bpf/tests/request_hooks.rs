@@ -15,7 +15,7 @@ use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::tcx_programs;
 use tidegate_bpf::{BucketParams, Dataplane, Error, Hook, Plan};
 use tidegate_config::{
-    Attach, InterfaceConfig, RequestsConfig, RuleAnswer, RuleConfig, ServiceConfig,
+    Attach, InterfaceConfig, RequestsConfig, RuleAction, RuleConfig, RuleRefusal, ServiceConfig,
 };
 use tidegate_model::totals::Totals;
 use tidegate_policy::Action;
@@ -24,7 +24,10 @@ use tidegate_units::Rate;
 const SERVER: &str = "10.77.0.1:80";
 
 fn rule(path: &str) -> RuleConfig {
-    RuleConfig { answer: Some(RuleAnswer::Reset), ..plans::rule(path, Some("pages")) }
+    RuleConfig {
+        action: Some(RuleAction::Refuse(RuleRefusal::Reset)),
+        ..plans::rule(path, Some("pages"))
+    }
 }
 
 fn rules(paths: &[&str]) -> Option<RequestsConfig> {

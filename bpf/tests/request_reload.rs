@@ -7,7 +7,7 @@
 use tidegate_bpf::testing::plans::{self, plan};
 use tidegate_bpf::testing::{Outcome, TestHook, TestPlane};
 use tidegate_bpf::{BucketParams, Plan};
-use tidegate_config::{RequestsConfig, RuleAnswer, RuleConfig, ServiceConfig};
+use tidegate_config::{RequestsConfig, RuleAction, RuleConfig, RuleRefusal, ServiceConfig};
 use tidegate_model::Mode;
 use tidegate_policy::Reason;
 use tidegate_units::{Clock, MonotonicClock, Rate};
@@ -107,7 +107,7 @@ fn service(name: &str, port: u16, requests: Option<RequestsConfig>) -> ServiceCo
 }
 
 fn rule(path: &str, bucket: Option<&str>) -> RuleConfig {
-    RuleConfig { answer: Some(RuleAnswer::Drop), ..plans::rule(path, bucket) }
+    RuleConfig { action: Some(RuleAction::Refuse(RuleRefusal::Drop)), ..plans::rule(path, bucket) }
 }
 
 /// Rules that drop: path and place of the bucket.

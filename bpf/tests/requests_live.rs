@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tidegate_bpf::testing::plans;
 use tidegate_bpf::{BucketParams, Dataplane, Interface, Plan, RuleCount};
-use tidegate_config::{RequestsConfig, RuleAnswer, RuleConfig};
+use tidegate_config::{RequestsConfig, RuleAction, RuleConfig, RuleRefusal};
 use tidegate_model::totals::Totals;
 use tidegate_policy::{Action, Level, Params, Policy, RequestLimits, ThresholdSpec};
 use tidegate_units::Rate;
@@ -24,16 +24,16 @@ const ADDRESSES: [&str; 2] = ["10.77.0.1:80", "[fd77::1]:80"];
 const MODES: [AttachMode; 3] = [AttachMode::Xdp, AttachMode::Tcx, AttachMode::Clsact];
 const LIMIT: Duration = Duration::from_secs(5);
 
-fn rule(path: &str, answer: RuleAnswer) -> RuleConfig {
-    RuleConfig { answer: Some(answer), ..plans::rule(path, Some("all")) }
+fn rule(path: &str, answer: RuleRefusal) -> RuleConfig {
+    RuleConfig { action: Some(RuleAction::Refuse(answer)), ..plans::rule(path, Some("all")) }
 }
 
 /// `/busy` is answered with a 503, `/reset` reset, `/drop` dropped, TLS reset; everything else is free.
 fn rules() -> RequestsConfig {
     let rules = vec![
-        rule("/busy", RuleAnswer::Busy),
-        rule("/reset", RuleAnswer::Reset),
-        rule("/drop", RuleAnswer::Drop),
+        rule("/busy", RuleRefusal::Busy),
+        rule("/reset", RuleRefusal::Reset),
+        rule("/drop", RuleRefusal::Drop),
         plans::tls_rule("shop.example", Some("all")),
     ];
     plans::requests(&["all"], rules)

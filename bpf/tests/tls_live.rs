@@ -11,15 +11,18 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use tidegate_bpf::testing::plans;
 use tidegate_bpf::{BucketParams, Dataplane};
-use tidegate_config::{RuleAnswer, RuleConfig};
+use tidegate_config::{RuleAction, RuleConfig, RuleRefusal};
 use tidegate_policy::Action;
 use tidegate_units::Rate;
 
 const ADDRESS: &str = "10.77.0.1:80";
 
 /// One token for `busy.example`, and for what is below `busy.test` no more than that.
-fn start(net: &Net, answer: RuleAnswer) -> Dataplane {
-    let rule = |name| RuleConfig { answer: Some(answer), ..plans::tls_rule(name, Some("all")) };
+fn start(net: &Net, answer: RuleRefusal) -> Dataplane {
+    let rule = |name| RuleConfig {
+        action: Some(RuleAction::Refuse(answer)),
+        ..plans::tls_rule(name, Some("all"))
+    };
     let mut plan = plan(vec![net.interface(AttachMode::Xdp)], Action::Drop);
     plan.config.services[0].requests =
         Some(plans::requests(&["all"], vec![rule("busy.example"), rule("*.busy.test")]));
@@ -86,7 +89,7 @@ const RESET: [i32; 2] = [35, 56];
 fn real_clients_are_reset_by_the_name_that_they_ask_for() {
     let (net, place) = (Net::new(), tempfile::tempdir().unwrap());
     let _server = serve(&net, place.path());
-    let mut dataplane = start(&net, RuleAnswer::Reset);
+    let mut dataplane = start(&net, RuleRefusal::Reset);
     let (code, page) = curl(&net, "busy.example");
     assert!(code == 0 && page.contains("s_server"), "the token: {code} {page}");
     assert_eq!(counts(&dataplane, 0), (1, 0));
@@ -117,7 +120,7 @@ fn a_hello_longer_than_a_segment_is_judged_by_what_is_in_the_first() {
     let namespace = net.client.display();
     sh(&format!("nsenter --net={namespace} ethtool -K c0 tso off gso off"));
     net.server_sh("ethtool -K s0 gro off");
-    let mut dataplane = start(&net, RuleAnswer::Reset);
+    let mut dataplane = start(&net, RuleRefusal::Reset);
     assert_eq!(python(&net, "busy.example", 2000), "got", "the token");
     assert_eq!(counts(&dataplane, 0), (1, 0));
     dataplane.heartbeat().unwrap();
@@ -129,7 +132,7 @@ fn a_hello_longer_than_a_segment_is_judged_by_what_is_in_the_first() {
 fn a_dropped_hello_leaves_the_client_waiting_and_the_server_without_a_socket() {
     let (net, place) = (Net::new(), tempfile::tempdir().unwrap());
     let _server = serve(&net, place.path());
-    let mut dataplane = start(&net, RuleAnswer::Drop);
+    let mut dataplane = start(&net, RuleRefusal::Drop);
     assert_eq!(curl(&net, "busy.example").0, 0, "the token");
     dataplane.heartbeat().unwrap();
     let url = "https://busy.example:80/";

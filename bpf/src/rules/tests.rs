@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::testing::plans::{self, plan, requests, rule, tls_rule, unevaluable_rule};
-use tidegate_config::{BucketConfig, ControlledResource, ServiceConfig};
+use tidegate_config::{BucketConfig, ControlledResource, RuleAction, ServiceConfig};
 use zerocopy::FromBytes;
 
 /// The tables, and what a packet must find in them after every write.
@@ -475,7 +475,10 @@ fn who_a_rule_is_does_not_depend_on_its_place_or_its_answer() {
     let same = of(["y", "x"], &[&a]);
     assert_eq!(same.rules[0], first.rules[0], "the same bucket at another place");
     let moved = rule("/a", Some("y"));
-    let other = of(["x", "y"], &[&moved, &RuleConfig { answer: Some(RuleAnswer::Drop), ..b }]);
+    let other = of(
+        ["x", "y"],
+        &[&moved, &RuleConfig { action: Some(RuleAction::Refuse(RuleRefusal::Drop)), ..b }],
+    );
     assert_ne!(other.rules[0], first.rules[0], "another bucket");
     assert_eq!(other.rules[1], first.rules[1], "another answer");
     let written = |methods: &[Method]| {
@@ -499,16 +502,16 @@ services:
       buckets: {a: {resource: cpu}, b: {resource: bandwidth}}
       rules:
         - {path: /a, methods: [GET, OTHER], host: '*.x.example', cookie: {name: s}, protect: [{name: p, value: gold}], close_persistent: true, bucket: b}
-        - {path: /a, cookie: {name: s, value: v, absent: true}, admit: true}
+        - {path: /a, cookie: {name: s, value: v, absent: true}, action: allow}
         - {server_name: y.example, bucket: a}
-        - {path: /b, bucket: a, answer: drop}
-        - {unevaluable: true, admit: true}
+        - {path: /b, bucket: a, action: drop}
+        - {unevaluable: true, action: allow}
 ";
     let model = in_force(&Plan { config: config(text), ..Plan::default() });
     let raw = |number: u32| -> Rule { model.entry("tg_rules", 1, (abi::RULES_MAX, number)) };
     let (first, second, tls, drop, rest) = (raw(1), raw(2), raw(3), raw(4), raw(5));
     assert_eq!((first.methods, first.flags), (0b1000_0001, abi::RULE_CLOSE));
-    assert_eq!((first.bucket, first.refuse), (1, refusal(RuleAnswer::Busy)));
+    assert_eq!((first.bucket, first.refuse), (1, refusal(RuleRefusal::Busy)));
     assert_eq!(
         [first.cookies_all, first.cookies_none, first.protect].map(u32::count_ones),
         [1, 0, 1]
@@ -519,8 +522,8 @@ services:
     );
     assert_eq!([second.cookies_all, second.cookies_none].map(u32::count_ones), [0, 1]);
     assert_eq!((tls.flags, tls.bucket), (abi::RULE_TLS, 0));
-    assert_eq!(tls.refuse, refusal(RuleAnswer::Reset), "no 503 can be put into TLS");
-    assert_eq!(drop.refuse, refusal(RuleAnswer::Drop));
+    assert_eq!(tls.refuse, refusal(RuleRefusal::Reset), "no 503 can be put into TLS");
+    assert_eq!(drop.refuse, refusal(RuleRefusal::Drop));
     assert_eq!((rest.methods, usize::from(rest.bucket)), (0, abi::RULE_BUCKETS_MAX));
     let unevaluable: [u8; 4] = model
         .get("tg_unevaluable", &(SERVICES_MAX as u32).to_ne_bytes())

@@ -4,7 +4,7 @@
 use crate::Plan;
 use tidegate_config::{
     BucketConfig, Config, ControlledResource, PolicyConfig, Refusal, RequestsConfig, RouterConfig,
-    RuleConfig, ServiceConfig, Tables,
+    RuleAction, RuleConfig, ServiceConfig, Tables,
 };
 use tidegate_model::{Listen, Mode};
 use tidegate_policy::{Action, Policy};
@@ -47,7 +47,7 @@ pub fn requests(buckets: &[&str], rules: Vec<RuleConfig>) -> RequestsConfig {
     RequestsConfig { buckets, rules, ..RequestsConfig::default() }
 }
 
-/// A rule for all requests below a path; without a bucket it admits.
+/// A rule for all requests below a path; without a bucket it allows.
 #[must_use]
 pub fn rule(path: &str, bucket: Option<&str>) -> RuleConfig {
     RuleConfig { path: Some(parsed(path)), ..no_subject(bucket) }
@@ -66,8 +66,8 @@ pub fn unevaluable_rule(bucket: Option<&str>) -> RuleConfig {
 }
 
 fn no_subject(bucket: Option<&str>) -> RuleConfig {
-    let admit = bucket.is_none();
-    RuleConfig { bucket: bucket.map(str::to_owned), admit, ..RuleConfig::default() }
+    let action = bucket.is_none().then_some(RuleAction::Allow);
+    RuleConfig { bucket: bucket.map(str::to_owned), action, ..RuleConfig::default() }
 }
 
 /// Tables of this size, but for that of sources.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::io::Write;
 use tidegate_api::exit::Exit;
 use tidegate_config::{
-    BucketConfig, Config, RequestHead, RequestsConfig, RuleAnswer, RuleConfig, Selection,
+    BucketConfig, Config, RequestHead, RequestsConfig, RuleConfig, RuleRefusal, Selection,
     ServiceConfig, Unevaluable, Unevaluated, load,
 };
 use tidegate_model::Mode;
@@ -188,7 +188,9 @@ fn meets(
     let (rank, why) = match (&selection.protected_by, later && rule.close_persistent) {
         (Some(cookie), _) => ("protected", format!("it has the cookie {cookie}: refused last")),
         (None, true) => ("persistent", "later request of its connection: refused first".to_owned()),
-        (None, false) if rule.server_name.is_some() => ("new", "the connection as a whole".to_owned()),
+        (None, false) if rule.server_name.is_some() => {
+            ("new", "the connection as a whole".to_owned())
+        }
         (None, false) if later => {
             ("new", "later request of its connection, treated as a first one".to_owned())
         }
@@ -196,7 +198,7 @@ fn meets(
     };
     answer.bucket = Some(bucket.name.clone());
     answer.rank = Some(rank);
-    answer.answer = Some(rule.answer_or_default().name().into());
+    answer.answer = Some(rule.refusal().name().into());
     answer.words.push(format!("it takes from the bucket {}", described(bucket)));
     answer.words.push(format!("rank {rank}: {why}"));
     // Of TLS and HTTP/2, a 503 would be no response.
@@ -229,11 +231,11 @@ fn busy(rules: &RequestsConfig) -> String {
 }
 
 fn refused(rules: &RequestsConfig, (rule, plain): (&RuleConfig, bool), mode: Mode) -> String {
-    let how = match rule.answer_or_default() {
-        RuleAnswer::Busy | RuleAnswer::Auto if plain && rule.sends_503() => busy(rules),
-        RuleAnswer::Auto => "a reset for a source that looks like one client, else nothing".into(),
-        RuleAnswer::Reset | RuleAnswer::Busy => "a reset of the connection".into(),
-        RuleAnswer::Drop => "nothing: it is dropped".into(),
+    let how = match rule.refusal() {
+        RuleRefusal::Busy | RuleRefusal::Auto if plain && rule.sends_503() => busy(rules),
+        RuleRefusal::Auto => "a reset for a source that looks like one client, else nothing".into(),
+        RuleRefusal::Reset | RuleRefusal::Busy => "a reset of the connection".into(),
+        RuleRefusal::Drop => "nothing: it is dropped".into(),
     };
     match mode {
         Mode::Enforce => format!("while the bucket is empty: {how}"),

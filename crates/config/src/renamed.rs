@@ -4,7 +4,18 @@
 
 /// The old name and how it is written now. A row counts only where the new name is allowed: other keys may
 /// have the old one.
-const RENAMED: &[(&str, &str)] = &[("never_shed", "exempt"), ("authority", "ca_file"), ("tls", "server_name"), ("from", "min"), ("to", "max"), ("body", "response_body"), ("floor", "min_rate"), ("minimum", "min_rate")];
+const RENAMED: &[(&str, &str)] = &[
+    ("never_shed", "exempt"),
+    ("authority", "ca_file"),
+    ("tls", "server_name"),
+    ("from", "min"),
+    ("to", "max"),
+    ("body", "response_body"),
+    ("floor", "min_rate"),
+    ("minimum", "min_rate"),
+    ("admit", "action: allow"),
+    ("answer", "action"),
+];
 
 /// How this word is written now, where one of the allowed ones has taken its place.
 pub(super) fn now(word: &str, allowed: &[impl AsRef<str>]) -> Option<&'static str> {
@@ -35,14 +46,56 @@ mod tests {
             "gateways.edge.tls",
             "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', tls: {certificate: /c, key: /k, authority: /a}, routes: [{service: shop}]}}}",
         ),
-        ("tls", "services.shop.requests.rules[0]", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, rules: [{tls: a.example, bucket: a}]}}}}"),
-        ("from", "services.shop.requests.retry_after", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, retry_after: {from: 2s}}}}}"),
-        ("from", "gateways.edge.retry_after", "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', retry_after: {from: 2s}, routes: [{service: shop}]}}}"),
-        ("to", "services.shop.requests.retry_after", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, retry_after: {to: 2s}}}}}"),
-        ("to", "gateways.edge.retry_after", "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', retry_after: {to: 2s}, routes: [{service: shop}]}}}"),
-        ("body", "services.shop.requests", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, body: busy}}}}"),
-        ("floor", "services.shop.control", "{services: {shop: {mode: shadow, listen: ['*:80'], control: {floor: 5}}}}"),
-        ("minimum", "services.shop.requests.buckets.a", "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu, minimum: 5}}}}}}"),
+        (
+            "tls",
+            "services.shop.requests.rules[0]",
+            "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, rules: [{tls: a.example, bucket: a}]}}}}",
+        ),
+        (
+            "from",
+            "services.shop.requests.retry_after",
+            "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, retry_after: {from: 2s}}}}}",
+        ),
+        (
+            "from",
+            "gateways.edge.retry_after",
+            "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', retry_after: {from: 2s}, routes: [{service: shop}]}}}",
+        ),
+        (
+            "to",
+            "services.shop.requests.retry_after",
+            "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, retry_after: {to: 2s}}}}}",
+        ),
+        (
+            "to",
+            "gateways.edge.retry_after",
+            "{services: {shop: {mode: shadow, listen: ['*:80']}}, gateways: {edge: {adapter: nginx, listen: '192.0.2.1:9470', retry_after: {to: 2s}, routes: [{service: shop}]}}}",
+        ),
+        (
+            "body",
+            "services.shop.requests",
+            "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, body: busy}}}}",
+        ),
+        (
+            "floor",
+            "services.shop.control",
+            "{services: {shop: {mode: shadow, listen: ['*:80'], control: {floor: 5}}}}",
+        ),
+        (
+            "minimum",
+            "services.shop.requests.buckets.a",
+            "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu, minimum: 5}}}}}}",
+        ),
+        (
+            "admit",
+            "services.shop.requests.rules[0]",
+            "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, rules: [{path: /a, admit: true}]}}}}",
+        ),
+        (
+            "answer",
+            "services.shop.requests.rules[0]",
+            "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, rules: [{path: /a, bucket: a, answer: 503}]}}}}",
+        ),
     ];
 
     #[test]

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tidegate_config::{
     CONFIG_BYTES_MAX, Command, Config, ConfigErrors, CookieMatch, HostPattern, Intent, Ladder,
-    Method, PathPrefix, Refusal, Registry, RequestHead, RuleConfig, ServiceConfig, ThrottleConfig,
-    bounds, diff, load, parse, parse_bytes, reference, schema,
+    Method, PathPrefix, Refusal, Registry, RequestHead, RuleAction, RuleConfig, ServiceConfig,
+    ThrottleConfig, bounds, diff, load, parse, parse_bytes, reference, schema,
 };
 use tidegate_model::Mode;
 use tidegate_units::{Nanos, Share};
@@ -130,14 +130,14 @@ fn auto_is_an_action_of_services_and_of_rules() {
     let service = shop("policy: {action: auto}").unwrap();
     assert_eq!(service.policy.action.map(Refusal::name), Some("auto"));
     let service = shop(
-        "requests: {buckets: {a: {resource: cpu}}, rules: [{path: /a, bucket: a, answer: auto}, \
-         {server_name: a.example, bucket: a, answer: auto}, {server_name: b.example, bucket: a}]}",
+        "requests: {buckets: {a: {resource: cpu}}, rules: [{path: /a, bucket: a, action: auto}, \
+         {server_name: a.example, bucket: a, action: auto}, {server_name: b.example, bucket: a}]}",
     )
     .unwrap();
     let rules = service.requests.unwrap().rules;
     // the last one is there without being written
     let sends: Vec<(&str, bool)> =
-        rules[..3].iter().map(|rule| (rule.answer_or_default().name(), rule.sends_503())).collect();
+        rules[..3].iter().map(|rule| (rule.refusal().name(), rule.sends_503())).collect();
     assert_eq!(sends, [("auto", true), ("auto", false), ("reset", false)], "none inside TLS");
     for wrong in ["policy: {action: Auto}", "policy: {action: automatic}"] {
         let error = shop(wrong).unwrap_err().to_string();
@@ -551,7 +551,7 @@ fn any_rule() -> impl Strategy<Value = RuleConfig> {
             value: value.map(Into::into),
             absent,
         }),
-        admit: true,
+        action: Some(RuleAction::Allow),
         ..RuleConfig::default()
     })
 }

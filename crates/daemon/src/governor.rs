@@ -336,7 +336,7 @@ services:
     mode: enforce
     listen: ['*:80']
     backends: [{peer: b1, service: shop}]
-    requests: {buckets: {a: {resource: cpu}}, rules: [{path: /a, bucket: a, answer: reset}]}
+    requests: {buckets: {a: {resource: cpu}}, rules: [{path: /a, bucket: a, action: reset}]}
 ";
 
     /// The service, with one piece of text exchanged.
@@ -453,7 +453,7 @@ services:
         };
         let rules = |minimum: u32| {
             config(&format!(
-                "    requests: {{buckets: {{a: {{resource: cpu, min_rate: {minimum}}}}}, rules: [{{path: /a, bucket: a, answer: reset}}]}}\n"
+                "    requests: {{buckets: {{a: {{resource: cpu, min_rate: {minimum}}}}}, rules: [{{path: /a, bucket: a, action: reset}}]}}\n"
             ))
         };
         let mut before = config("");
@@ -495,7 +495,7 @@ services:
         for (from, to) in [
             ("mode: enforce", "mode: shadow"),
             ("path: /a", "path: /b"),
-            ("answer: reset", "answer: '503'"),
+            ("action: reset", "action: '503'"),
             ("*:80", "*:81"),
         ] {
             assert!(kept(from, to), "{to}");

@@ -241,7 +241,7 @@ fn rules(requests: &RequestsConfig, watched: &Watched, now: Nanos) -> Vec<RuleSt
         name: rule.label(),
         rule: rule.to_string(),
         bucket: rule.bucket.clone(),
-        answer: rule.answer_or_default().name().into(),
+        answer: rule.refusal().name().into(),
         counts: watched.counts.rules.get(i).copied().unwrap_or_default(),
         signals: watched.rules.signals(i, now),
         in_flight_sum: watched.rules.in_flight_sum(i),

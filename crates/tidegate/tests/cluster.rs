@@ -475,7 +475,7 @@ fn a_back_end_s_queue_moves_the_buckets_of_its_requests_and_of_no_other() {
     let world = World::new();
     let rules = ", requests: {buckets: {all: {resource: accept-queue, burst: 10, \
                  control: {name: pd, rate: 150, reference: 0.1, gain: 0.5}}}, \
-                 rules: [{path: /, bucket: all, answer: 503}]}";
+                 rules: [{path: /, bucket: all, action: 503}]}";
     let front = world.start_front(rules);
     let _backs = ["b1", "b2"].map(|host| world.start_back(host, "certificates"));
     for host in ["b1", "b2"] {

@@ -92,7 +92,8 @@ impl World {
             operator.display(),
             grant.display()
         );
-        let service = format!("{{mode: enforce, listen: [\"{SERVER}\"], control: {{min_rate: 5}}}}");
+        let service =
+            format!("{{mode: enforce, listen: [\"{SERVER}\"], control: {{min_rate: 5}}}}");
         self.start("r", ", {name: v1, side: servers}", &service, &cluster)
     }
 

@@ -235,7 +235,7 @@ fn the_first_rules_come_with_a_take_over() {
     before.wait_end(PATIENCE).unwrap();
     *world.product.borrow_mut() = Some(next);
     wait_for("the limit is in force", || (world.status(SCRIPT) == 503).then_some(()));
-    world.reload(|requests| requests["rules"][0]["answer"] = "reset".into()).unwrap();
+    world.reload(|requests| requests["rules"][0]["action"] = "reset".into()).unwrap();
     wait_for("the other answer", || {
         let url = format!("http://{}{SCRIPT}", world.server.target());
         let curl = ["curl", "-s", "-S", "--max-time", "10", &url];
@@ -252,7 +252,7 @@ fn rules_test_foretells_which_rule_a_request_meets() {
     let rules = json!([
         {"path": "/", "methods": ["HEAD", "OTHER"], "bucket": "scripts"},
         {"path": "/", "host": "*.shop.example", "bucket": "scripts"},
-        {"path": "/index", "cookie": {"name": "s", "value": "1"}, "admit": true},
+        {"path": "/index", "cookie": {"name": "s", "value": "1"}, "action": "allow"},
         {"path": "/index", "cookie": {"name": "s", "absent": true}, "host": "a.b", "bucket": "scripts"},
         {"path": "/index.html", "methods": ["GET"], "cookie": {"name": "t"}, "bucket": "scripts"},
     ]);

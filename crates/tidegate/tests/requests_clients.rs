@@ -90,8 +90,8 @@ fn bench() -> Bench {
         "requests": {
             "buckets": {"busy": bucket(), "reset": bucket()},
             "rules": [
-                {"path": "/503", "bucket": "busy", "answer": "503"},
-                {"path": "/reset", "bucket": "reset", "answer": "reset"},
+                {"path": "/503", "bucket": "busy", "action": "503"},
+                {"path": "/reset", "bucket": "reset", "action": "reset"},
             ],
         },
     }});

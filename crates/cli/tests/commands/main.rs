@@ -552,8 +552,8 @@ services:
         api: {resource: in-flight, control: {name: fixed, rate: 40/s}}
       rules:
         - {path: /cgi-bin/, host: \"*.shop.example\", protect: [{name: premium, value: gold}], close_persistent: true, bucket: cgi}
-        - {name: scripts, path: /cgi-bin/, methods: [GET, POST], bucket: cgi, answer: reset}
-        - {path: /, cookie: {name: session}, admit: true}
+        - {name: scripts, path: /cgi-bin/, methods: [GET, POST], bucket: cgi, action: reset}
+        - {path: /, cookie: {name: session}, action: allow}
         - {server_name: api.shop.example, bucket: api}
   blog:
     mode: shadow

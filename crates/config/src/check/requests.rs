@@ -191,13 +191,13 @@ impl Check<'_> {
             }
             (Some(_), None) => self.path_rule(path, rule),
         }
-        match (&rule.bucket, rule.admit) {
+        match (&rule.bucket, rule.allows()) {
             (None, false) => {
-                self.fault(path, "the rule names no bucket; name one, or say admit: true");
+                self.fault(path, "the rule names no bucket; name one, or say action: allow");
             }
             (Some(_), true) => self.fault(
-                &format!("{path}.admit"),
-                "the rule has bucket and admit; what is admitted goes through no bucket",
+                &format!("{path}.action"),
+                "the rule has a bucket, and what is allowed goes through none; leave out one of the two",
             ),
             (Some(name), false) if requests.bucket(name).is_none() => {
                 let names: Vec<&str> = requests.buckets.iter().map(|b| b.name.as_str()).collect();
@@ -207,7 +207,7 @@ impl Check<'_> {
                     format!("found {name:?}: no such bucket{hint}; configured: {list}"),
                 );
             }
-            (None, true) => self.admitting(path, rule),
+            (None, true) => self.allowing(path, rule),
             (Some(_), false) => {}
         }
         if let Some(why) = rule.name.as_deref().and_then(name_fault) {
@@ -217,14 +217,11 @@ impl Check<'_> {
     }
 
     /// Nothing is refused: what says how has no meaning.
-    fn admitting(&mut self, path: &str, rule: &RuleConfig) {
-        let given = [
-            ("answer", rule.answer.is_some()),
-            ("protect", !rule.protect.is_empty()),
-            ("close_persistent", rule.close_persistent),
-        ];
+    fn allowing(&mut self, path: &str, rule: &RuleConfig) {
+        let given =
+            [("protect", !rule.protect.is_empty()), ("close_persistent", rule.close_persistent)];
         for (key, _) in given.iter().filter(|(_, given)| *given) {
-            let message = format!("the rule admits everything, so {key} has no meaning");
+            let message = format!("the rule allows everything, so {key} has no meaning");
             self.fault(&format!("{path}.{key}"), message);
         }
     }
@@ -259,10 +256,10 @@ impl Check<'_> {
                 format!("a TLS connection is judged by its server name; {key} is invisible here");
             self.fault(&format!("{path}.{key}"), message);
         }
-        if rule.answer == Some(RuleAnswer::Busy) {
+        if rule.action == Some(RuleAction::Refuse(RuleRefusal::Busy)) {
             self.fault(
-                &format!("{path}.answer"),
-                "found 503: without the key of the connection no answer can be written into TLS; allowed: reset, drop, auto",
+                &format!("{path}.action"),
+                "found 503: without the key of the connection no 503 can be written into TLS; allowed: reset, drop, auto",
             );
         }
     }
@@ -352,7 +349,8 @@ impl Check<'_> {
     pub(super) fn answer_length(&mut self, path: &str, requests: &RequestsConfig) {
         let (longest, _) = requests.busy_text(requests.retry_after.max);
         if longest.len() > ANSWER_BYTES_MAX {
-            let room = (ANSWER_BYTES_MAX + requests.response_body.len()).saturating_sub(longest.len());
+            let room =
+                (ANSWER_BYTES_MAX + requests.response_body.len()).saturating_sub(longest.len());
             self.fault(
                 &format!("{path}.response_body"),
                 format!(
@@ -398,7 +396,12 @@ impl Tables {
         }
         if requests.sends_503() {
             let RetryAfter { min, max } = requests.retry_after;
-            self.texts.insert((requests.response_body.clone(), requests.content_type.clone(), min, max));
+            self.texts.insert((
+                requests.response_body.clone(),
+                requests.content_type.clone(),
+                min,
+                max,
+            ));
         }
     }
 

@@ -414,8 +414,8 @@ impl BucketController {
     }
 }
 
-/// One rule: which requests, which bucket, which answer. It has one of `path`, `server_name` and
-/// `unevaluable`, and either `bucket` or `admit`.
+/// One rule: which requests, which bucket, which action. It has one of `path`, `server_name` and
+/// `unevaluable`, and either `bucket` or `action: allow`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
@@ -459,12 +459,10 @@ pub struct RuleConfig {
     /// The bucket that these requests go through.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<String>,
-    /// Instead of a bucket: these requests are admitted, whatever other rules say.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub admit: bool,
-    /// How a refused request is answered (503; for `server_name` reset).
+    /// What becomes of a request that the bucket refuses (503; for `server_name` reset). Instead of a
+    /// bucket: `allow`, these requests are admitted, whatever other rules say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<RuleAnswer>,
+    pub action: Option<RuleAction>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
@@ -473,18 +471,27 @@ const fn is_false(value: &bool) -> bool {
 }
 
 impl RuleConfig {
-    /// How a refused request is answered, the default filled in.
+    /// Whether its requests are admitted, whatever other rules say.
     #[must_use]
-    pub fn answer_or_default(&self) -> RuleAnswer {
-        let default = if self.server_name.is_some() { RuleAnswer::Reset } else { RuleAnswer::Busy };
-        self.answer.unwrap_or(default)
+    pub fn allows(&self) -> bool {
+        self.action == Some(RuleAction::Allow)
+    }
+
+    /// What becomes of a refused request, the default filled in.
+    #[must_use]
+    pub fn refusal(&self) -> RuleRefusal {
+        match self.action {
+            Some(RuleAction::Refuse(refusal)) => refusal,
+            _ if self.server_name.is_some() => RuleRefusal::Reset,
+            _ => RuleRefusal::Busy,
+        }
     }
 
     /// Whether a refused request may get a 503.
     #[must_use]
     pub fn sends_503(&self) -> bool {
         self.server_name.is_none()
-            && matches!(self.answer_or_default(), RuleAnswer::Busy | RuleAnswer::Auto)
+            && matches!(self.refusal(), RuleRefusal::Busy | RuleRefusal::Auto)
     }
 }
 
@@ -580,9 +587,20 @@ impl Method {
     }
 }
 
-/// How a refused request is answered.
+/// What becomes of the requests of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RuleAnswer {
+pub enum RuleAction {
+    /// All are admitted.
+    #[serde(rename = "allow")]
+    Allow,
+    /// Those that the bucket refuses are refused so.
+    #[serde(untagged)]
+    Refuse(RuleRefusal),
+}
+
+/// How a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RuleRefusal {
     /// A complete 503 with Retry-After.
     #[serde(rename = "503")]
     Busy,
@@ -598,7 +616,7 @@ pub enum RuleAnswer {
     Auto,
 }
 
-impl RuleAnswer {
+impl RuleRefusal {
     /// The word of the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -611,14 +629,14 @@ impl RuleAnswer {
     }
 }
 
-impl JsonSchema for RuleAnswer {
+impl JsonSchema for RuleAction {
     fn schema_name() -> Cow<'static, str> {
-        "RuleAnswer".into()
+        "RuleAction".into()
     }
 
     /// `503` is a number to most YAML readers.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "enum": [503, "503", "reset", "drop", "auto"] })
+        json_schema!({ "enum": ["allow", 503, "503", "reset", "drop", "auto"] })
     }
 }
 

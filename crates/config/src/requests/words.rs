@@ -59,7 +59,8 @@ impl RequestsConfig {
     /// The whole 503 with this Retry-After, and how many of its bytes are head.
     #[must_use]
     pub fn busy_text(&self, retry_after: Nanos) -> (String, usize) {
-        let (seconds, length) = ((retry_after.0 / Nanos::SECOND.0).max(1), self.response_body.len());
+        let (seconds, length) =
+            ((retry_after.0 / Nanos::SECOND.0).max(1), self.response_body.len());
         let head = format!(
             "HTTP/1.1 503 Service Unavailable\r\nRetry-After: {seconds}\r\nContent-Type: {}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n",
             self.content_type

@@ -93,10 +93,10 @@ mod tests {
 
     const RULES: &str = "      rules:
         - {path: /a, methods: [GET, OTHER], host: \"*.x.example\", cookie: {name: s}, protect: [{name: p, value: gold}], close_persistent: true, bucket: b}
-        - {path: /a, cookie: {name: s, value: v, absent: true}, admit: true}
+        - {path: /a, cookie: {name: s, value: v, absent: true}, action: allow}
         - {server_name: y.example, bucket: a}
-        - {path: /b, bucket: a, answer: drop}
-        - {unevaluable: true, admit: true}
+        - {path: /b, bucket: a, action: drop}
+        - {unevaluable: true, action: allow}
 ";
 
     #[test]

@@ -95,7 +95,7 @@ fn a_start_that_adopts_nothing_keeps_nothing() {
 fn buckets_are_kept_likewise() {
     let requests = "    requests:
       buckets: {a: {resource: cpu}, b: {resource: cpu, control: {name: fixed, rate: 9}}}
-      rules: [{path: /a, bucket: a}, {path: /b, bucket: b}, {unevaluable: true, admit: true}]
+      rules: [{path: /a, bucket: a}, {path: /b, bucket: b}, {unevaluable: true, action: allow}]
 ";
     let text = format!("{ONE}{requests}");
     let mut world = World::with(&text, None, plane(&[(None, vec![rate(7.0), rate(8.0)])]));

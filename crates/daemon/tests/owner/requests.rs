@@ -17,7 +17,7 @@ services:
     listen: ['*:80']
     requests:
       buckets: {a: {resource: cpu}, b: {resource: bandwidth}}
-      rules: [{path: /a, bucket: a}, {name: rest, path: /, methods: [GET], bucket: b, answer: reset}, {unevaluable: true, admit: true}]
+      rules: [{path: /a, bucket: a}, {name: rest, path: /, methods: [GET], bucket: b, action: reset}, {unevaluable: true, action: allow}]
 ";
 
 impl World {

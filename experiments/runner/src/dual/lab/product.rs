@@ -87,7 +87,7 @@ fn requests(setting: &Setting, lab: &Lab, scale: Scale) -> Value {
                 "control": bucket_control(*rule, setting, scale),
             }),
         );
-        let mut line = json!({"path": path, "bucket": name, "answer": answer});
+        let mut line = json!({"path": path, "bucket": name, "action": answer});
         if setting.protect {
             line["protect"] = json!([{"name": SESSION_COOKIE}]);
             line["close_persistent"] = json!(true);
@@ -141,7 +141,7 @@ mod tests {
         let shipped = config(&shipped, &lab, twice).unwrap().services["web"].clone();
         assert_eq!(shipped["control"]["variant"], "released");
         assert_eq!(shipped["requests"]["syn_policing"], "last-resort");
-        assert_eq!(requests["rules"][0]["answer"], "503");
+        assert_eq!(requests["rules"][0]["action"], "503");
         let large = Setting { rules: vec![Rule::Large], ..setting(Control::Paper) };
         let services = config(&large, &lab, twice).unwrap().services;
         let bucket = &services["web"]["requests"]["buckets"]["large"];

@@ -79,7 +79,7 @@ impl Refuser {
                 "requests": {
                     "buckets": {"all": {"resource": "cpu", "burst": 1, "min_rate": "1/s",
                                         "control": {"name": "fixed", "rate": "1/s"}}},
-                    "rules": [{"path": "/", "bucket": "all", "answer": answer}],
+                    "rules": [{"path": "/", "bucket": "all", "action": answer}],
                 },
             })
         };
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn configurations_refuse_what_they_say() {
         let web = |refuser: Refuser| refuser.config().unwrap().services["web"].clone();
-        assert_eq!(web(Refuser::Busy)["requests"]["rules"][0]["answer"], "503");
-        assert_eq!(web(Refuser::OursResetPlain)["requests"]["rules"][0]["answer"], "reset");
+        assert_eq!(web(Refuser::Busy)["requests"]["rules"][0]["action"], "503");
+        assert_eq!(web(Refuser::OursResetPlain)["requests"]["rules"][0]["action"], "reset");
         assert_eq!(web(Refuser::OursSyn).get("requests"), None::<&serde_json::Value>);
         assert!(Refuser::Apache.config().is_none() && Refuser::Haproxy.front().is_some());
         let names: Vec<Refuser> = serde_json::from_value(json!([

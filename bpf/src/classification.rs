@@ -97,7 +97,7 @@ fn table(plan: &Plan, gauges: &[u8]) -> Box<Table> {
         flags: if plan.config.exempt.sources.is_empty() { 0 } else { abi::TABLE_NEVER },
         sample_admitted: plan.settings.sample_admitted,
         sample_refused: plan.settings.sample_refused,
-        answers: answers(plan.config.answers.rst_per_second),
+        answers: answers(plan.config.replies.rst_per_second),
         answers_proved: answers(plan.proved()),
         ..Table::default()
     });

@@ -150,7 +150,7 @@ impl Attempt<'_> {
 
     /// The first of the candidates that works.
     fn ingress(&self, told: &mut Told) -> Result<Mounted, Error> {
-        let replies = self.core.plan.config.answers.rst_per_second > 0;
+        let replies = self.core.plan.config.replies.rst_per_second > 0;
         let loses_replies = self.device.veth && replies;
         let candidates: &[Hook] = match self.interface.config.attach {
             _ if self.interface.wants_clsact() => &[Hook::Clsact],

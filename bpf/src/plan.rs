@@ -142,8 +142,8 @@ impl Plan {
 
     /// Most answers beyond those for all: who is never to be answered is not, whoever asks.
     pub(crate) fn proved(&self) -> u32 {
-        let answers = &self.config.answers;
-        if answers.rst_per_second == 0 { 0 } else { answers.rst_per_second_proved }
+        let replies = &self.config.replies;
+        if replies.rst_per_second == 0 { 0 } else { replies.rst_per_second_proved }
     }
 }
 

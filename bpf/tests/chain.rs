@@ -141,7 +141,7 @@ fn auto_takes_a_hook_on_veth_whose_rst_arrives_and_xdp_is_warned_of() {
         (AttachMode::Tcx, 1000, Hook::Tcx, false),
     ] {
         let mut plan = plan(vec![net.interface(attach)], Action::Reject);
-        plan.config.answers.rst_per_second = rst;
+        plan.config.replies.rst_per_second = rst;
         let mut dataplane = Dataplane::start(&plan).unwrap();
         let hooks = dataplane.hooks();
         assert_eq!(hooks[0].ingress, Some(hook), "{attach:?} {rst}: {hooks:?}");

@@ -22,7 +22,7 @@ use support::setup::{SECOND, Setup};
 use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{Options, Outcome, TestHook, TestPlane};
 use tidegate_bpf::{Plan, ServiceParams};
-use tidegate_config::{Answers, ServiceConfig};
+use tidegate_config::{Replies, ServiceConfig};
 use tidegate_policy::{Action, BucketSpec, Params, Policy};
 use tidegate_units::Rate;
 
@@ -281,7 +281,7 @@ fn bugs_about_who_is_told_are_found() {
 fn plan((all, proved): (u32, u32)) -> Plan {
     let policy = plans::policy(Policy::TokenBucket, Action::Reject);
     let mut plan = plans::plan(vec![ServiceConfig { policy, ..plans::service("shop", &["*:80"]) }]);
-    plan.config.answers = Answers { rst_per_second: all, rst_per_second_proved: proved };
+    plan.config.replies = Replies { rst_per_second: all, rst_per_second_proved: proved };
     plan
 }
 

@@ -138,7 +138,7 @@ fn one_address_that_comes_again_through_time_wait_is_policed_like_any_other() {
     for mode in [AttachMode::Xdp, AttachMode::Tcx] {
         let net = Net::new();
         let mut plan = plan(vec![net.interface(mode)], Refusal::Reject);
-        plan.config.answers.rst_per_second = 1_000_000;
+        plan.config.replies.rst_per_second = 1_000_000;
         let mut dataplane = Dataplane::start(&plan).unwrap();
         let bucket = BucketSpec::new(Rate::per_second(RATE), BURST, Refusal::Reject);
         let params = Params::token_bucket(&bucket).unwrap();

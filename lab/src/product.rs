@@ -30,7 +30,7 @@ pub struct ProductConfig {
     pub services: Value,
     /// How to attach: `auto`, `xdp`, `xdp-generic` or `tcx`.
     pub attach: String,
-    /// Other top-level keys (`exempt`, `answers` …); an object.
+    /// Other top-level keys (`exempt`, `replies` …); an object.
     pub others: Value,
 }
 

@@ -146,7 +146,7 @@ fn plan(interface: Interface, action: Action) -> Plan {
     let service = plans::service("bench", &[&SERVICE.to_string()]);
     let mut plan = plans::plan(vec![ServiceConfig { policy, ..service }]);
     plan.config.interfaces = vec![InterfaceConfig { attach: Attach::Xdp, ..interface.config }];
-    plan.config.answers.rst_per_second = ANSWERS_MANY;
+    plan.config.replies.rst_per_second = ANSWERS_MANY;
     plan.settings.namespace = interface.namespace;
     plan
 }

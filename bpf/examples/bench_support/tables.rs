@@ -140,7 +140,7 @@ impl Tables {
         let sources = self.never.iter().map(|number| prefix(*number)).collect::<Result<_>>()?;
         let mut plan = plans::plan(services);
         plan.config.tables.connections = self.flows;
-        plan.config.answers.rst_per_second = answers;
+        plan.config.replies.rst_per_second = answers;
         plan.config.exempt = Exempt { sources, ..Exempt::default() };
         // Longer than any bench: what was filled stays full.
         plan.settings.flow_timeout = Nanos::from_secs(24 * 3600);

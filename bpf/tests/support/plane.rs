@@ -11,7 +11,7 @@ use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{LOOPBACK, Objects, Options, Outcome, Run, TestHook, TestPlane};
 use tidegate_bpf::{Count, Plan, ServiceParams, Settings};
 use tidegate_config::{
-    Answers, ClassConfig, Config, Exempt, InterfaceConfig, ServiceConfig, Tables,
+    ClassConfig, Config, Exempt, InterfaceConfig, Replies, ServiceConfig, Tables,
 };
 use tidegate_model::{Mode, Protocol};
 use tidegate_policy::{Event, Reason, VerdictKind};
@@ -334,7 +334,7 @@ fn plan(setup: &Setup, turn: u32) -> Plan {
             trust_dscp: setup.trust_dscp,
             ..InterfaceConfig::default()
         }],
-        answers: Answers { rst_per_second: setup.answers, rst_per_second_proved: setup.proved },
+        replies: Replies { rst_per_second: setup.answers, rst_per_second_proved: setup.proved },
         tables: Tables {
             connections: 1024,
             handshakes: 1024,

@@ -15,6 +15,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("minimum", "min_rate"),
     ("admit", "action: allow"),
     ("answer", "action"),
+    ("answers", "replies"),
 ];
 
 /// How this word is written now, where one of the allowed ones has taken its place.
@@ -95,6 +96,11 @@ mod tests {
             "answer",
             "services.shop.requests.rules[0]",
             "{services: {shop: {mode: shadow, listen: ['*:80'], requests: {buckets: {a: {resource: cpu}}, rules: [{path: /a, bucket: a, answer: 503}]}}}}",
+        ),
+        (
+            "answers",
+            "",
+            "{services: {shop: {mode: shadow, listen: ['*:80']}}, answers: {rst_per_second: 0}}",
         ),
     ];
 

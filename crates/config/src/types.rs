@@ -80,9 +80,9 @@ pub struct Config {
     /// What is never refused, whatever the limits say.
     #[serde(default)]
     pub exempt: Exempt,
-    /// The answers that the dataplane itself sends.
+    /// The reply packets that the dataplane sends itself.
     #[serde(default)]
-    pub answers: Answers,
+    pub replies: Replies,
     /// The sizes of the dataplane's tables. They change by a restart only.
     #[serde(default)]
     pub tables: Tables,
@@ -600,10 +600,10 @@ pub struct Exempt {
     pub ports: Vec<u16>,
 }
 
-/// The answers that the dataplane itself sends.
+/// The reply packets that the dataplane sends itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Answers {
+pub struct Replies {
     /// Most RSTs per second and CPU to anybody; what is above is dropped silently. 0: never answer.
     #[schemars(range(max = 10_000_000))]
     pub rst_per_second: u32,
@@ -613,7 +613,7 @@ pub struct Answers {
     pub rst_per_second_proved: u32,
 }
 
-impl Default for Answers {
+impl Default for Replies {
     fn default() -> Self {
         Self { rst_per_second: 1000, rst_per_second_proved: 20_000 }
     }

@@ -217,7 +217,7 @@ fn interfaces(config: &Config, links: &[LinkFacts], foreign: Foreign<'_>, found:
             Some(link) => {
                 found.notes.push(note(link, interface.attach));
                 if matches!(interface.attach, Attach::Xdp | Attach::XdpGeneric) {
-                    let answers = config.answers.rst_per_second > 0;
+                    let answers = config.replies.rst_per_second > 0;
                     found.notes.extend(offload_notes(&link.name, answers));
                 }
                 found.faults.extend(foreign_xdp(link, interface.attach, foreign));
@@ -295,7 +295,7 @@ fn doubts(link: &LinkFacts, attach: Attach) -> impl Iterator<Item = SystemFault>
     let lost = (xdp && kind.as_deref() == Some("veth")).then(|| {
         format!(
             "a RST from native XDP on the veth {name} is lost where its peer has neither GRO nor an XDP \
-             program: write `attach: auto`, or `answers.rst_per_second: 0`"
+             program: write `attach: auto`, or `replies.rst_per_second: 0`"
         )
     });
     let fault = |why| SystemFault::Unprotected { interface: name.clone(), why };

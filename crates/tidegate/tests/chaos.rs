@@ -57,7 +57,7 @@ fn config(by: By) -> ProductConfig {
         });
     }
     let services = json!({"web": web});
-    let others = json!({"answers": {"rst_per_second": 10_000}});
+    let others = json!({"replies": {"rst_per_second": 10_000}});
     ProductConfig { services, others, ..ProductConfig::one("web", &[]) }
 }
 

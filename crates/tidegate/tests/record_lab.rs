@@ -75,7 +75,7 @@ fn at_most_200() -> ProductConfig {
         "policy": {"name": "token_bucket", "action": "reject"},
         "control": {"name": "fixed", "rate": LIMIT, "burst": 20},
     });
-    let others = json!({"answers": {"rst_per_second": 10_000}});
+    let others = json!({"replies": {"rst_per_second": 10_000}});
     ProductConfig { services: json!({"web": web}), others, ..ProductConfig::one("web", &[]) }
 }
 

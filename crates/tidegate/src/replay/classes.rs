@@ -55,7 +55,7 @@ impl Classes {
         config.exempt.sources.iter().for_each(|net| add(&mut never, net, 0));
         sort(&mut sources);
         sort(&mut never);
-        let caps = &config.answers;
+        let caps = &config.replies;
         let proves = caps.rst_per_second > 0 && caps.rst_per_second_proved > 0;
         Self { all, sources, never, proves }
     }
@@ -164,7 +164,7 @@ mod tests {
             assert_eq!(of("", a) == of("", b), same, "{a} {b}");
         }
         assert_eq!(of("", "nobody"), None);
-        for none in ["answers: {rst_per_second_proved: 0}\n", "answers: {rst_per_second: 0}\n"] {
+        for none in ["replies: {rst_per_second_proved: 0}\n", "replies: {rst_per_second: 0}\n"] {
             assert_eq!(of(none, "198.51.100.1"), None, "{none}");
         }
     }

@@ -63,8 +63,8 @@ pub(crate) fn protection(
     let gate = GateSpec {
         params: Some(Box::new(make)),
         answers: Some(AnswerCaps {
-            all: config.answers.rst_per_second,
-            proved: config.answers.rst_per_second_proved,
+            all: config.replies.rst_per_second,
+            proved: config.replies.rst_per_second_proved,
             cpus,
             sources: config.tables.sources,
         }),

@@ -92,7 +92,7 @@ impl Refuser {
             }),
             _ => return None,
         };
-        let others = json!({"answers": {"rst_per_second": 100_000}});
+        let others = json!({"replies": {"rst_per_second": 100_000}});
         Some(ProductConfig {
             services: json!({"web": web}),
             others,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `tidegate detach`: what was taken off, a line each.
+//! `tidegate detach`: what was detached, a line each.
 
 use crate::args::Output;
 use crate::format::{Format, json, plain};
@@ -14,13 +14,13 @@ use tidegate_config::PINS_DEFAULT;
 /// Arguments of `detach`.
 #[derive(Clone, Debug, Args)]
 pub struct DetachArgs {
-    /// The directory of the pins: what belongs to them is taken off.
+    /// The directory of the pins: what belongs to them is detached.
     #[arg(long, default_value = PINS_DEFAULT)]
     pub pins: PathBuf,
     /// Also what belongs to other pins, or to none any more, where nobody renews the lease.
     #[arg(long, action = ArgAction::SetTrue)]
     pub orphans: bool,
-    /// Only say what would be taken off.
+    /// Only say what would be detached.
     #[arg(long, action = ArgAction::SetTrue)]
     pub dry_run: bool,
     #[command(flatten)]

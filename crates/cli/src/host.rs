@@ -60,7 +60,7 @@ pub trait Host {
     fn detach(&self, args: &DetachArgs) -> anyhow::Result<Detached>;
 }
 
-/// What was taken off, and what stays and why; one sentence each.
+/// What was detached, and what stays and why; one sentence each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detached {
     /// What is not there any more.

@@ -321,7 +321,7 @@ impl Check<'_> {
         }
     }
 
-    /// A port that is never shed cannot be a service's: the service would never be protected.
+    /// An exempt port cannot be a service's: the service would never be protected.
     fn port_of_service(&mut self, path: &str, port: u16) {
         let config = self.config;
         let owner = config.services.iter().find(|s| s.listen.iter().any(|l| l.port == port));

@@ -360,7 +360,7 @@ impl std::fmt::Display for SystemFault {
             ),
             Self::ListensOnSsh { service, port, .. } => write!(
                 f,
-                "the ssh server of this machine listens on port {port}, which is never shed, so \
+                "the ssh server of this machine listens on port {port}, which is exempt, so \
                  the service {service:?} cannot protect it; take the port out of its listen, give \
                  the address on which the service itself listens, or move the ssh server"
             ),

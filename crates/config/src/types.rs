@@ -30,9 +30,9 @@ pub const INTERFACE_NAME_MAX: usize = 15;
 pub const LISTEN_MAX: usize = 64;
 /// Most source prefixes of one class.
 pub const CLASS_SOURCES_MAX: usize = 4096;
-/// Most source prefixes that are never shed.
+/// Most exempt source prefixes.
 pub const EXEMPT_SOURCES_MAX: usize = 4096;
-/// Most ports that are never shed.
+/// Most exempt ports.
 pub const EXEMPT_PORTS_MAX: usize = 64;
 /// Largest burst, in admissions (policy/contract: TG_BURST_MAX).
 pub const BURST_MAX: u32 = 1_000_000;
@@ -518,7 +518,7 @@ pub struct ControlConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "f64", range(min = 0.0, max = GAIN_RANGE.1))]
     pub derivative_gain: Option<f64>,
-    /// Only `syn`: whether the law is followed to the letter.
+    /// Only `syn`: `published`: the law exactly as the paper has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variant: Option<ControlVariant>,
 }

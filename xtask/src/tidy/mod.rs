@@ -20,6 +20,7 @@ mod sizes;
 mod spdx;
 mod tree;
 mod unsafe_code;
+mod words;
 mod workspace;
 
 use anyhow::Result;
@@ -54,7 +55,7 @@ impl std::fmt::Display for Problem {
 
 type Rule = fn(&Repository) -> Vec<Problem>;
 
-const RULES: [(&str, Rule); 14] = [
+const RULES: [(&str, Rule); 15] = [
     ("crate law", crate_law::check),
     ("include law", include_law::check),
     ("kernel library", kernel_names::check),
@@ -65,6 +66,7 @@ const RULES: [(&str, Rule); 14] = [
     ("licences", spdx::check),
     ("registers", register::check),
     ("banned words", banned::check),
+    ("plain words", words::check),
     ("hosts", hosts::check),
     ("links", links::check),
     ("commands in documents", cli_words::check),

@@ -350,7 +350,7 @@ pub struct BucketControl {
     #[serde(with = "forms::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "forms::RateText")]
     pub ceiling: Option<Rate>,
-    /// Only `p` and `pd`: whether the law is followed to the letter.
+    /// Only `p` and `pd`: `published`: the law exactly as the paper has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variant: Option<ControlVariant>,
 }

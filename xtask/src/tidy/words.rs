@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Words that readers had to learn have plain ones in their place (docs/glossary.md). The rule holds where
+//! users read: documents, packaging, and the sources of the configuration and of the commands.
+
+use super::tree::{File, has_word};
+use super::{Problem, Repository};
+
+/// The word, in lower case, and what is said instead.
+const WORDS: [(&str, &str); 9] = [
+    ("by the dice", "at random"),
+    ("header rule", "request rule"),
+    ("header rules", "request rules"),
+    ("never shed", "exempt"),
+    ("never_shed", "exempt"),
+    ("stranger", "untracked connection, or what is meant"),
+    ("taken off", "detached"),
+    ("to the letter", "as published"),
+    ("worked off", "drained"),
+];
+const PLACES: [&str; 5] =
+    ["README.md", "docs/", "packaging/", "crates/config/src/", "crates/cli/src/"];
+/// What tells of older words: the glossary, old names of keys, and records of their time.
+const ALLOWED: [&str; 5] = [
+    "crates/config/src/renamed.rs",
+    "docs/decisions/",
+    "docs/glossary.md",
+    "docs/reports/",
+    "docs/research/",
+];
+
+pub(super) fn check(repository: &Repository) -> Vec<Problem> {
+    let files = repository.tree.files().iter().filter(|file| is_read(&file.path));
+    files.flat_map(check_file).collect()
+}
+
+fn is_read(path: &str) -> bool {
+    let below = |all: &[&str]| all.iter().any(|begin| path.starts_with(begin));
+    below(&PLACES) && !below(&ALLOWED)
+}
+
+fn check_file(file: &File) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (line, text) in file.lines() {
+        let text = text.to_lowercase();
+        for (word, plain) in WORDS.iter().filter(|(word, _)| has_word(&text, word)) {
+            problems.push(Problem {
+                path: file.path.clone(),
+                line,
+                what: format!("`{word}` is a word of our own"),
+                why: "who reads this is on call, and should not have to learn words first",
+                fix: (*plain).to_owned(),
+            });
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::Tree;
+    use super::*;
+
+    fn problems(path: &str, text: &str) -> usize {
+        let repository = Repository { tree: Tree::of(&[(path, text)]), packages: Vec::new() };
+        check(&repository).len()
+    }
+
+    #[test]
+    fn own_words_are_found_where_users_read() {
+        for (word, _) in WORDS {
+            assert_eq!(problems("docs/a.md", &format!("It is {word}.\n")), 1, "{word}");
+            assert_eq!(problems("packaging/a.yaml", &format!("# {word}\n")), 1, "{word}");
+            assert_eq!(problems("docs/decisions/1.md", &format!("It was {word}.\n")), 0, "{word}");
+            assert_eq!(problems("sim/src/a.rs", &format!("// {word}\n")), 0, "{word}");
+        }
+        assert_eq!(problems("README.md", "Taken off.\n"), 1);
+        assert_eq!(problems("docs/a.md", "strangers, taken offline\n"), 0);
+    }
+}

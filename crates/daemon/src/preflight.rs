@@ -8,6 +8,7 @@ pub(crate) use place::{Above, above, inner_bridge, inner_port, listens, listens_
 
 use crate::account::{Account, not_written, unreadable};
 use crate::cluster;
+use crate::exempt;
 use crate::flowspec::{alike, password};
 use crate::gateways::open;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +92,8 @@ pub fn examine(
         found.faults.push(SystemFault::PinsNotBpffs { path: config.daemon.pins.clone() });
     }
     user(config, &mut found);
-    found.notes.extend(config.exempt.presets.iter().map(|preset| preset.sentence()));
+    let node = exempt::node_of(config);
+    found.notes.extend(config.exempt.presets.iter().map(|preset| preset.sentence(&node)));
     for service in &config.services {
         if let Some(path) = service.process.cgroup.as_ref().filter(|path| !path.is_dir()) {
             let (service, path) = (service.name.clone(), path.clone());

@@ -88,7 +88,7 @@ pub fn links_within(path: &Path, sys: &Path) -> io::Result<Vec<LinkFacts>> {
         let mut route = Route::open(None)?;
         let listed = list(&mut route, sys)?;
         // After the list: that gives a namespace its number, if it had none.
-        let ours = number_of(&mut route, own.as_raw_fd())?;
+        let ours = number_of(&mut route, own.as_raw_fd()).unwrap_or_default();
         Ok(listed.into_iter().map(|listed| listed.placed(ours)).collect())
     })
 }
@@ -166,7 +166,7 @@ pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
 
 /// The name of an interface of the caller's network namespace. A list of all takes a lock that who changes them
 /// holds; this does not.
-fn name_of(index: u32) -> io::Result<String> {
+pub(crate) fn name_of(index: u32) -> io::Result<String> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     Ok(rustix::net::netdevice::index_to_name(&socket, index)?)
 }
@@ -236,7 +236,7 @@ fn facts(message: &[u8], sys: &Path) -> Listed {
             IFLA_IFNAME => link.name = text(value),
             IFLA_LINK if value.len() == 4 => link.lower = Some(u32_at(value, 0)),
             IFLA_MASTER if value.len() == 4 => link.master = Some(u32_at(value, 0)),
-            IFLA_LINK_NETNSID => lower_in = Some(u32_at(value, 0)),
+            IFLA_LINK_NETNSID if value.len() == 4 => lower_in = Some(u32_at(value, 0)),
             IFLA_MTU if value.len() == 4 => link.mtu = u32_at(value, 0),
             IFLA_LINKINFO => link.kind = nested(value, IFLA_INFO_KIND).map(text),
             IFLA_XDP => {

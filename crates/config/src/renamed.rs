@@ -2,27 +2,31 @@
 //! Names of the configuration that were others once. An old name is an error that says the new one: there
 //! is one way to say a thing.
 
-/// The old name and how it is written now. A row counts only where the new name is allowed: other keys may
-/// have the old one.
-const RENAMED: &[(&str, &str)] = &[
-    ("never_shed", "exempt"),
-    ("authority", "ca_file"),
-    ("tls", "server_name"),
-    ("from", "min"),
-    ("to", "max"),
-    ("body", "response_body"),
-    ("floor", "min_rate"),
-    ("minimum", "min_rate"),
-    ("admit", "action: allow"),
-    ("answer", "action"),
-    ("answers", "replies"),
+/// The old name, how it is written now, and keys that are allowed where it stood. A row counts only there: other
+/// keys may have the old name.
+const RENAMED: &[(&str, &str, &[&str])] = &[
+    ("never_shed", "exempt", &["exempt"]),
+    ("authority", "ca_file", &["ca_file"]),
+    ("tls", "server_name", &["server_name"]),
+    ("from", "min", &["min"]),
+    ("to", "max", &["max"]),
+    ("body", "response_body", &["response_body"]),
+    ("floor", "min_rate", &["min_rate"]),
+    ("minimum", "min_rate", &["min_rate"]),
+    // Of a rule: a policy has an action, too, and never had these.
+    ("admit", "action: allow", &["action", "server_name"]),
+    ("answer", "action", &["action", "server_name"]),
+    ("answers", "replies", &["replies"]),
 ];
 
-/// How this word is written now, where one of the allowed ones has taken its place.
-pub(super) fn now(word: &str, allowed: &[impl AsRef<str>]) -> Option<&'static str> {
-    let allows =
-        |new: &str| allowed.iter().any(|name| new.split(':').next() == Some(name.as_ref()));
-    RENAMED.iter().find(|(old, new)| *old == word && allows(new)).map(|(_, new)| *new)
+/// What to write in place of this word, where another one has taken its place.
+pub(super) fn now(word: &str, allowed: &[impl AsRef<str>]) -> Option<String> {
+    let allows = |name: &&str| allowed.iter().any(|one| one.as_ref() == *name);
+    let row = RENAMED.iter().find(|(old, _, beside)| *old == word && beside.iter().all(allows));
+    row.map(|(old, new, _)| match *old {
+        "admit" => format!("admit: true is called {new} now; leave out admit: false"),
+        _ => format!("it is called {new} now"),
+    })
 }
 
 #[cfg(test)]
@@ -107,14 +111,15 @@ mod tests {
     #[test]
     fn each_old_name_is_an_error_that_says_the_new_one_and_where() {
         let registry = Registry::new(["fresh_first"], ["default"]);
-        for (old, new) in RENAMED {
+        for (old, _, beside) in RENAMED {
             let mut places = OLD.iter().filter(|(name, ..)| name == old).peekable();
             assert!(places.peek().is_some(), "where stood {old}?");
             for (_, path, line) in places {
                 let found = parse(&format!("# old\n{line}\n"), &registry).unwrap_err();
                 let column = line.find(&format!("{old}: ")).unwrap() + 1;
                 let above = if path.is_empty() { String::new() } else { format!("{path}: ") };
-                let said = format!("2:{column}: {above}found {old}: it is called {new} now");
+                let hint = now(old, beside).unwrap();
+                let said = format!("2:{column}: {above}found {old}: {hint}");
                 assert_eq!(found.to_string(), said, "{line}");
             }
         }
@@ -123,5 +128,14 @@ mod tests {
     #[test]
     fn an_old_name_that_is_another_key_elsewhere_is_no_old_name_there() {
         assert_eq!(now("never_shed", &["services"]), None);
+        assert_eq!(now("authority", &["ca_file"]).as_deref(), Some("it is called ca_file now"));
+        let registry = Registry::new(["fresh_first"], ["default"]);
+        for policy in ["admit: true", "answer: drop"] {
+            let line = format!(
+                "services: {{shop: {{mode: shadow, listen: ['*:80'], policy: {{name: fresh_first, {policy}}}}}}}"
+            );
+            let said = parse(&line, &registry).unwrap_err().to_string();
+            assert!(said.contains("is unknown") && !said.contains("called"), "{said}");
+        }
     }
 }

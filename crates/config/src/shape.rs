@@ -156,7 +156,7 @@ impl<'a> Shape<'a> {
 
 fn unknown_key(key: &str, names: &[&String]) -> String {
     if let Some(now) = renamed::now(key, names) {
-        return format!("found {}: it is called {now} now", step(key));
+        return format!("found {}: {now}", step(key));
     }
     let list: Vec<&str> = names.iter().map(|n| n.as_str()).collect();
     let hint = suggest::phrase(key, &list);

@@ -13,7 +13,7 @@ const WORDS: [(&str, &str); 9] = [
     ("never shed", "exempt"),
     ("never_shed", "exempt"),
     ("stranger", "untracked connection, or what is meant"),
-    ("taken off", "detached"),
+    ("taken off", "detached; of a number: subtracted"),
     ("to the letter", "as published"),
     ("worked off", "drained"),
 ];

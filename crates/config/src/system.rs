@@ -6,8 +6,9 @@ use super::error::{ConfigError, step};
 use super::gateways::Endpoint;
 use super::shape::Places;
 use super::suggest;
-use super::types::Config;
+use super::types::{Config, InterfaceConfig};
 use std::path::{Path, PathBuf};
+use tidegate_model::Namespace;
 
 /// A configuration that does not fit the system it runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,6 +155,8 @@ pub enum SystemFault {
     OnTop {
         /// The interface.
         interface: String,
+        /// Where it is, if not in the daemon's network namespace.
+        namespace: Option<Namespace>,
         /// The one below, which is configured, too.
         lower: String,
     },
@@ -266,8 +269,11 @@ impl SystemFault {
             Self::ForeignXdp { interface: name, .. } => interface(name, "attach"),
             Self::WrongSide { interface: name, .. }
             | Self::Unprotected { interface: name, .. }
-            | Self::OnTop { interface: name, .. }
             | Self::InterfaceHeld { interface: name, .. } => interface(name, "name"),
+            Self::OnTop { interface: name, namespace, .. } => {
+                let is = |of: &InterfaceConfig| (&of.name, &of.namespace) == (name, namespace);
+                format!("interfaces[{}].name", config.interfaces.iter().position(is).unwrap_or_default())
+            }
             Self::NamespaceMissing { at, .. } | Self::Unreadable { at, .. } => at.clone(),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),
             Self::UserMissing { .. } | Self::NotKept { .. } => "daemon.user".into(),
@@ -353,11 +359,14 @@ impl std::fmt::Display for SystemFault {
             Self::ListensElsewhere { found: text, .. }
             | Self::WrongSide { why: text, .. }
             | Self::Unprotected { why: text, .. } => f.write_str(text),
-            Self::OnTop { interface, lower } => write!(
-                f,
-                "{interface} is on top of {lower}, where its traffic is judged already: it gets no \
-                 hooks of its own"
-            ),
+            Self::OnTop { interface, namespace, lower } => {
+                let place = namespace.as_ref().map(|of| format!(" (in {of})")).unwrap_or_default();
+                write!(
+                    f,
+                    "{interface}{place} is on top of {lower}, where its traffic is judged already: it gets no \
+                     hooks of its own"
+                )
+            }
             Self::ListensOnSsh { service, port, .. } => write!(
                 f,
                 "the ssh server of this machine listens on port {port}, which is never shed, so \

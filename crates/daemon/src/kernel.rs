@@ -11,7 +11,7 @@ use crate::account::Reached;
 use crate::lately;
 use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
-use crate::preflight::{listens, on_top};
+use crate::preflight::{Above, above, listens, on_top};
 use crate::privileges;
 use router::Measured;
 use sides::Sides;
@@ -44,6 +44,8 @@ pub struct Kernel {
     /// How many services there are, and where those listen that run here.
     services: usize,
     listens: Vec<Listen>,
+    /// Interfaces in other namespaces that have no hooks of their own, as far as anybody could look.
+    above: Vec<Above>,
     /// The directory of the pins, where their path leads nowhere once the process is another user's.
     _pins: Option<Reached>,
 }
@@ -82,7 +84,7 @@ impl Kernel {
     /// # Errors
     /// What the dataplane refuses, in its words.
     pub fn start(config: &Config) -> Result<Self, PlaneError> {
-        let mut plan = plan(config);
+        let (mut plan, above) = plan_beside(config, &[]);
         let reached = config.daemon.user.is_some().then(|| reached(&config.daemon.pins));
         let reached = reached.transpose()?;
         if let Some(reached) = &reached {
@@ -109,6 +111,7 @@ impl Kernel {
             measured,
             services,
             listens,
+            above,
             _pins: reached,
         })
     }
@@ -124,7 +127,7 @@ impl Kernel {
     /// Whether following this configuration changes hooks.
     #[must_use]
     pub fn needs_attach(&self, config: &Config) -> bool {
-        self.dataplane.needs_attach(&plan(config))
+        self.dataplane.needs_attach(&plan_beside(config, &self.above).0)
     }
 }
 
@@ -278,8 +281,9 @@ impl Lifecycle for Kernel {
     }
 
     fn apply(&mut self, config: &Config) -> Result<(), PlaneError> {
-        let plan = plan(config);
+        let (plan, above) = plan_beside(config, &self.above);
         self.dataplane.apply(&plan).map_err(failed)?;
+        self.above = above;
         self.measured.apply(config, plan.interfaces(), &self.dataplane);
         self.sees_answers = sees_answers(&self.dataplane);
         self.services = config.services.len();
@@ -346,7 +350,21 @@ fn class_name(service: &ServiceConfig, class: usize) -> &str {
     named.map_or(CLASS_DEFAULT, |class| &class.name)
 }
 
-/// The plan of a configuration. What is on top of another interface has no hooks of its own, and what
+/// The same without what is on top of others from another namespace, and what that is. To enter one takes
+/// privileges: what was `known` holds later.
+fn plan_beside(config: &Config, known: &[Above]) -> (Plan, Vec<Above>) {
+    let mut plan = plan(config);
+    let elsewhere = config.hooked().any(|interface| interface.namespace.is_some());
+    if !elsewhere || plan.config.interfaces.len() < 2 {
+        return (plan, Vec::new());
+    }
+    let found = links(Path::new("/sys")).map(|here| above(config, &here, known));
+    let above = found.unwrap_or_else(|_| known.to_vec());
+    plan.config.interfaces.retain(|interface| above.iter().all(|above| !above.is(interface)));
+    (plan, above)
+}
+
+/// The plan of a configuration. What is on top of another interface of ours has no hooks of its own, and what
 /// leads to servers none at all.
 pub(crate) fn plan(config: &Config) -> Plan {
     let mut config = config.clone();

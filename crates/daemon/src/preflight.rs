@@ -4,7 +4,7 @@
 mod in_use;
 mod place;
 
-pub(crate) use place::{inner_bridge, inner_port, listens, listens_here, on_top};
+pub(crate) use place::{Above, above, inner_bridge, inner_port, listens, listens_here, on_top};
 
 use crate::account::{Account, not_written, unreadable};
 use crate::cluster;

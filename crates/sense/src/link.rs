@@ -3,10 +3,12 @@
 //! the caller's network namespace (`/sys/class/net` shows the one in which /sys was mounted).
 
 use crate::netlink::{NLM_F_DUMP, Route, attributes, nested, request, text, u16_at, u32_at};
+use crate::netns::in_namespace;
 use rustix::net::{AddressFamily, SocketType};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 
 /// What is known of an interface.
@@ -28,6 +30,9 @@ pub struct LinkFacts {
     /// Number of the interface below a virtual one (of a VLAN, a macvlan; of a veth the other end's), where
     /// that is in the same network namespace.
     pub lower: Option<u32>,
+    /// The same of an interface of another network namespace ([`links_within`]), where the one below is in the
+    /// caller's.
+    pub lower_outside: Option<u32>,
     /// Number of the bridge or bond that it is a port of.
     pub master: Option<u32>,
     /// Whether its packets begin with IP, without an Ethernet header (tun, WireGuard, PPP).
@@ -39,6 +44,13 @@ pub struct LinkFacts {
 /// linux/rtnetlink.h, linux/if_link.h, linux/if.h
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
+/// linux/rtnetlink.h, linux/net_namespace.h
+const RTM_NEWNSID: u16 = 88;
+const RTM_GETNSID: u16 = 90;
+const NETNSA_NSID: u16 = 1;
+const NETNSA_FD: u16 = 3;
+/// Length of `rtgenmsg`, padded.
+const RTGENMSG: usize = 4;
 const IFF_UP: u32 = 1;
 /// linux/if_arp.h
 const ARPHRD_ETHER: u16 = 1;
@@ -62,9 +74,59 @@ const IFINFO: usize = 16;
 /// # Errors
 /// When the kernel does not answer as expected.
 pub fn links(sys: &Path) -> io::Result<Vec<LinkFacts>> {
+    let listed = list(&mut Route::open(None)?, sys)?;
+    Ok(listed.into_iter().map(|listed| listed.placed(None)).collect())
+}
+
+/// All interfaces of the network namespace at `path`.
+///
+/// # Errors
+/// When it cannot be entered, or the kernel does not answer as expected.
+pub fn links_within(path: &Path, sys: &Path) -> io::Result<Vec<LinkFacts>> {
+    let own = fs::File::open("/proc/thread-self/ns/net")?;
+    in_namespace(Some(path), || {
+        let mut route = Route::open(None)?;
+        let listed = list(&mut route, sys)?;
+        // After the list: that gives a namespace its number, if it had none.
+        let ours = number_of(&mut route, own.as_raw_fd())?;
+        Ok(listed.into_iter().map(|listed| listed.placed(ours)).collect())
+    })
+}
+
+/// The number by which the socket's network namespace knows another one.
+fn number_of(route: &mut Route, namespace: RawFd) -> io::Result<Option<u32>> {
+    let fd = namespace.to_ne_bytes();
+    let question = request(RTM_GETNSID, 0, &[0; RTGENMSG], &[(NETNSA_FD, &fd)]);
+    let mut number = None;
+    route.ask(&question, |kind, message| {
+        if kind == RTM_NEWNSID && message.len() >= RTGENMSG {
+            number = nested(&message[RTGENMSG..], NETNSA_NSID).map(|id| u32_at(id, 0));
+        }
+    })?;
+    Ok(number)
+}
+
+/// An interface, and the number of the other namespace in which the one below it is.
+struct Listed {
+    link: LinkFacts,
+    lower_in: Option<u32>,
+}
+
+impl Listed {
+    /// The interface, with the one below it where that is known: in its own namespace, or in `outside`.
+    fn placed(self, outside: Option<u32>) -> LinkFacts {
+        let Self { mut link, lower_in } = self;
+        if lower_in.is_some() {
+            link.lower_outside = link.lower.take().filter(|_| lower_in == outside);
+        }
+        link
+    }
+}
+
+fn list(route: &mut Route, sys: &Path) -> io::Result<Vec<Listed>> {
     let all = request(RTM_GETLINK, NLM_F_DUMP, &[0; IFINFO], &[]);
     let mut found = Vec::new();
-    Route::open(None)?.ask(&all, |kind, message| {
+    route.ask(&all, |kind, message| {
         if kind == RTM_NEWLINK && message.len() >= IFINFO {
             found.push(facts(message, sys));
         }
@@ -146,26 +208,35 @@ impl LinkFacts {
     /// The interface below, by which all its traffic comes and leaves, too.
     #[must_use]
     pub fn on_top_of<'l>(&self, all: &'l [Self]) -> Option<&'l Self> {
+        all.iter().find(|link| self.is_stacked() && Some(link.index) == self.lower)
+    }
+
+    /// The same where that is in the namespace of who asked ([`links_within`]), whose interfaces are `outside`.
+    #[must_use]
+    pub fn on_top_of_outside<'l>(&self, outside: &'l [Self]) -> Option<&'l Self> {
+        outside.iter().find(|link| self.is_stacked() && Some(link.index) == self.lower_outside)
+    }
+
+    fn is_stacked(&self) -> bool {
         const KINDS: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
-        let is = self.kind.as_deref().is_some_and(|kind| KINDS.contains(&kind));
-        all.iter().find(|link| is && Some(link.index) == self.lower)
+        self.kind.as_deref().is_some_and(|kind| KINDS.contains(&kind))
     }
 }
 
-fn facts(message: &[u8], sys: &Path) -> LinkFacts {
+fn facts(message: &[u8], sys: &Path) -> Listed {
     let mut link = LinkFacts {
         index: u32_at(message, 4),
         up: u32_at(message, 8) & IFF_UP != 0,
         plain: !matches!(u16_at(message, 2), ARPHRD_ETHER | ARPHRD_LOOPBACK),
         ..LinkFacts::default()
     };
-    let (mut device, mut bus, mut elsewhere) = (None, None, false);
+    let (mut device, mut bus, mut lower_in) = (None, None, None);
     for (kind, value) in attributes(&message[IFINFO..]) {
         match kind {
             IFLA_IFNAME => link.name = text(value),
             IFLA_LINK if value.len() == 4 => link.lower = Some(u32_at(value, 0)),
             IFLA_MASTER if value.len() == 4 => link.master = Some(u32_at(value, 0)),
-            IFLA_LINK_NETNSID => elsewhere = true,
+            IFLA_LINK_NETNSID => lower_in = Some(u32_at(value, 0)),
             IFLA_MTU if value.len() == 4 => link.mtu = u32_at(value, 0),
             IFLA_LINKINFO => link.kind = nested(value, IFLA_INFO_KIND).map(text),
             IFLA_XDP => {
@@ -178,14 +249,13 @@ fn facts(message: &[u8], sys: &Path) -> LinkFacts {
             _ => {}
         }
     }
-    link.lower = link.lower.filter(|_| !elsewhere);
     if let (Some(bus), Some(device)) = (bus, device) {
         let path = sys.join("bus").join(bus).join("devices").join(device).join("driver");
         link.driver = fs::read_link(path)
             .ok()
             .and_then(|driver| Some(driver.file_name()?.to_str()?.to_owned()));
     }
-    link
+    Listed { link, lower_in }
 }
 
 #[cfg(test)]

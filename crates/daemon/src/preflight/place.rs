@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use tidegate_config::{Config, ServiceConfig, SystemFault, namespace_path};
+use tidegate_config::{Config, InterfaceConfig, ServiceConfig, SystemFault, namespace_path};
 use tidegate_model::{Listen, Namespace};
 use tidegate_sense::{
     Elsewhere, LinkFacts, Listener, ListenerSource, Others, SockDiag, forwards_to, holder,
-    in_namespace, is_silent_proxy, links, proxied_ports,
+    in_namespace, is_silent_proxy, links_within, proxied_ports,
 };
 
 /// Most interfaces that are named as places to attach to.
@@ -28,8 +28,7 @@ fn enter(namespace: &Namespace) -> io::Result<PathBuf> {
 pub(super) fn interfaces_elsewhere(config: &Config, sys: &Path, found: &mut Preflight) {
     for (index, interface) in config.interfaces.iter().enumerate() {
         let Some(namespace) = &interface.namespace else { continue };
-        let there = enter(namespace).and_then(|path| in_namespace(Some(&path), || links(sys)));
-        match there {
+        match enter(namespace).and_then(|path| links_within(&path, sys)) {
             Err(error) => found.faults.push(SystemFault::NamespaceMissing {
                 at: format!("interfaces[{index}].namespace"),
                 why: format!("{namespace}: {error}"),
@@ -55,8 +54,11 @@ pub(super) fn interfaces_elsewhere(config: &Config, sys: &Path, found: &mut Pref
 
 /// Interfaces of ours that see less than their names promise.
 pub(super) fn sides(config: &Config, all: &[LinkFacts], found: &mut Preflight) {
-    for (name, lower) in on_top(config, all) {
-        found.faults.push(SystemFault::OnTop { interface: name, lower });
+    for (interface, lower) in on_top(config, all) {
+        found.faults.push(SystemFault::OnTop { interface, namespace: None, lower });
+    }
+    for Above { interface, namespace, lower } in above(config, all, &[]) {
+        found.faults.push(SystemFault::OnTop { interface, namespace: Some(namespace), lower });
     }
     let own = config.hooked().filter(|interface| interface.namespace.is_none());
     for name in own.map(|interface| &interface.name) {
@@ -111,19 +113,85 @@ pub(crate) fn listens_here(
 /// Interfaces that are on top of others that are configured, too, each with the one below: their packets
 /// would be judged twice.
 pub(crate) fn on_top(config: &Config, all: &[LinkFacts]) -> Vec<(String, String)> {
-    let own = |name: &str| config.hooked().any(|i| i.namespace.is_none() && i.name == name);
-    let pairs = all.iter().filter(|link| own(&link.name)).filter_map(|link| {
-        let mut below = link.on_top_of(all)?;
-        // A VLAN on a macvlan on the card, say; no further than there are interfaces.
-        for _ in 0..all.len() {
-            if own(&below.name) {
-                return Some((link.name.clone(), below.name.clone()));
-            }
-            below = below.on_top_of(all)?;
+    let hooked = all.iter().filter(|link| is_hooked(config, &link.name, None));
+    let pair = |link: &LinkFacts| {
+        Some((link.name.clone(), hooked_below(config, None, (link.on_top_of(all)?, all))?))
+    };
+    hooked.filter_map(pair).collect()
+}
+
+/// An interface of another namespace that is on top of one that is configured, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Above {
+    pub(crate) interface: String,
+    pub(crate) namespace: Namespace,
+    /// The one below: in the daemon's namespace, or in the same.
+    lower: String,
+}
+
+impl Above {
+    pub(crate) fn is(&self, interface: &InterfaceConfig) -> bool {
+        (&self.interface, Some(&self.namespace)) == (&interface.name, interface.namespace.as_ref())
+    }
+}
+
+/// The interfaces of other namespaces that are on top of others that are configured, too: of these `here`, or in
+/// their own. What was `known` holds where a namespace cannot be entered (any more).
+pub(crate) fn above(config: &Config, here: &[LinkFacts], known: &[Above]) -> Vec<Above> {
+    let is_there = |of: &Above| {
+        [None, Some(&of.namespace)].iter().any(|place| is_hooked(config, &of.lower, *place))
+    };
+    let of = |interface: &InterfaceConfig| {
+        let namespace = interface.namespace.as_ref()?;
+        let there = enter(namespace).and_then(|path| links_within(&path, Path::new("/sys")));
+        let Ok(there) = there else {
+            return known.iter().find(|of| of.is(interface) && is_there(of)).cloned();
+        };
+        let lower = lower_of(config, interface, &there, here)?;
+        Some(Above { interface: interface.name.clone(), namespace: namespace.clone(), lower })
+    };
+    config.hooked().filter_map(of).collect()
+}
+
+/// The first below an interface of another namespace that is configured.
+fn lower_of(
+    config: &Config,
+    interface: &InterfaceConfig,
+    there: &[LinkFacts],
+    here: &[LinkFacts],
+) -> Option<String> {
+    let namespace = interface.namespace.as_ref();
+    let mut link = there.iter().find(|link| link.name == interface.name)?;
+    for _ in 0..there.len() {
+        if let Some(below) = link.on_top_of_outside(here) {
+            return hooked_below(config, None, (below, here));
         }
-        None
-    });
-    pairs.collect()
+        link = link.on_top_of(there)?;
+        if is_hooked(config, &link.name, namespace) {
+            return Some(link.name.clone());
+        }
+    }
+    None
+}
+
+/// The first that is configured of an interface and those below it, all in one namespace.
+fn hooked_below(
+    config: &Config,
+    namespace: Option<&Namespace>,
+    (mut below, all): (&LinkFacts, &[LinkFacts]),
+) -> Option<String> {
+    // A VLAN on a macvlan on the card, say; no further than there are interfaces.
+    for _ in 0..all.len() {
+        if is_hooked(config, &below.name, namespace) {
+            return Some(below.name.clone());
+        }
+        below = below.on_top_of(all)?;
+    }
+    None
+}
+
+fn is_hooked(config: &Config, name: &str, namespace: Option<&Namespace>) -> bool {
+    config.hooked().any(|of| (of.name.as_str(), of.namespace.as_ref()) == (name, namespace))
 }
 
 /// Why a hook there does not see the connections to a container, and where they can be seen.
@@ -342,6 +410,51 @@ mod tests {
             [pair("eth0.7", "eth0"), pair("mac0", "eth0.7")]
         );
         assert_eq!(told("{name: eth0}, {name: eth0.7, namespace: 'pid:1'}"), []);
+    }
+
+    /// A macvlan or VLAN that was moved into a container: there its card has no name, and often its own.
+    #[test]
+    fn what_is_on_top_of_an_interface_of_another_namespace_is_judged_below() {
+        let here = [link(2, "card", ""), LinkFacts { lower: Some(2), ..link(3, "v7", "vlan") }];
+        let outside = |lower, link| LinkFacts { lower_outside: Some(lower), ..link };
+        let there = [
+            outside(2, link(5, "eth0", "macvlan")),
+            outside(3, link(6, "eth1", "ipvlan")),
+            outside(2, link(7, "veth0", "veth")),
+            LinkFacts { lower: Some(5), ..link(8, "eth0.9", "vlan") },
+            LinkFacts { lower: Some(2), ..link(9, "m9", "macvlan") },
+        ];
+        let lower = |interfaces: &str| {
+            let config = config(interfaces);
+            lower_of(&config, config.interfaces.first().unwrap(), &there, &here)
+        };
+        let inside = |name: &str| format!("{{name: {name}, namespace: 'pid:1'}}");
+        for (name, with, below) in [
+            ("eth0", "{name: card}", Some("card")),
+            ("eth0", "{name: v7}", None),
+            ("eth0", "{name: card, namespace: 'pid:2'}", None),
+            ("eth1", "{name: card}", Some("card")),
+            ("eth1", "{name: card}, {name: v7}", Some("v7")),
+            ("eth0.9", "{name: card}", Some("card")),
+            ("eth0.9", "{name: eth0, namespace: 'pid:1'}, {name: card}", Some("eth0")),
+            ("veth0", "{name: card}", None),
+            ("m9", "{name: card}", None),
+        ] {
+            let interfaces = format!("{}, {with}", inside(name));
+            assert_eq!(lower(&interfaces).as_deref(), below, "{interfaces}");
+        }
+    }
+
+    /// Without privileges nobody enters a namespace: what was found at the start holds.
+    #[test]
+    fn what_is_known_of_a_namespace_holds_while_the_interface_below_is_configured() {
+        let namespace: Namespace = "/nonexistent/ns".parse().unwrap();
+        let known = [Above { interface: "eth0".into(), namespace, lower: "card".into() }];
+        let there = "{name: eth0, namespace: /nonexistent/ns}";
+        let found = |with: &str| above(&config(&format!("{there}, {with}")), &[], &known);
+        assert_eq!(found("{name: card}"), known);
+        assert_eq!(found("{name: other}"), []);
+        assert_eq!(above(&config("{name: card}"), &[], &known), []);
     }
 
     /// Podman's: its command line does not say where connections go.

@@ -10,6 +10,7 @@ mod throttle;
 
 use super::error::{ConfigError, step};
 use super::gateways::RouteConfig;
+use super::presets::Preset;
 use super::shape::Places;
 use super::text::show_span;
 use super::types::*;
@@ -309,6 +310,15 @@ impl Check<'_> {
             self.fault(
                 "never_shed.sources",
                 format!("together they cover all of {family}, so nothing would ever be refused; use mode: shadow for that"),
+            );
+        }
+        let outside = self.config.hooked().all(|interface| interface.namespace.is_none());
+        let node = self.config.never_shed.presets.iter().position(|of| *of == Preset::Node);
+        if let Some(index) = node.filter(|_| outside) {
+            self.fault(
+                &format!("never_shed.presets[{index}]"),
+                "found node, and no interface has `namespace`: the kubelet's probes do not come by the node's own \
+                 interfaces, so this would exempt nothing".to_owned(),
             );
         }
         let mut seen = BTreeMap::new();

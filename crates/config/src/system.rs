@@ -272,7 +272,10 @@ impl SystemFault {
             | Self::InterfaceHeld { interface: name, .. } => interface(name, "name"),
             Self::OnTop { interface: name, namespace, .. } => {
                 let is = |of: &InterfaceConfig| (&of.name, &of.namespace) == (name, namespace);
-                format!("interfaces[{}].name", config.interfaces.iter().position(is).unwrap_or_default())
+                format!(
+                    "interfaces[{}].name",
+                    config.interfaces.iter().position(is).unwrap_or_default()
+                )
             }
             Self::NamespaceMissing { at, .. } | Self::Unreadable { at, .. } => at.clone(),
             Self::PinsNotBpffs { .. } => "daemon.pins".into(),

@@ -4,7 +4,9 @@
 
 use crate::plane::Counted;
 use crate::warnings::Warnings;
+use std::net::IpAddr;
 use tidegate_config::Config;
+use tidegate_sense::node_addresses;
 use tidegate_units::Nanos;
 
 /// Reason of what is on the list of what is never refused (policy/reasons.def).
@@ -15,6 +17,17 @@ const WINDOW: Nanos = Nanos::from_secs(60);
 const CAME_MIN: u64 = 1000;
 /// Health checkers bring less than this share.
 const SHARE: f64 = 0.05;
+
+/// The addresses of this node, if a preset names it.
+pub(crate) fn node_of(config: &Config) -> Vec<IpAddr> {
+    if !config.never_shed.needs_node() {
+        return Vec::new();
+    }
+    node_addresses().unwrap_or_else(|error| {
+        tracing::warn!(%error, "never_shed.presets: the addresses of this node are not known, and not exempt");
+        Vec::new()
+    })
+}
 
 /// What came when the window began.
 #[derive(Debug, Default)]

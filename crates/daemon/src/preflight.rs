@@ -11,6 +11,7 @@ use crate::cluster;
 use crate::flowspec::{alike, password};
 use crate::gateways::open;
 use std::collections::{BTreeMap, BTreeSet};
+use crate::exempt;
 use std::io;
 use std::path::Path;
 use tidegate_bpf::{foreign_program, offload_notes, xdp_costs};
@@ -91,7 +92,8 @@ pub fn examine(
         found.faults.push(SystemFault::PinsNotBpffs { path: config.daemon.pins.clone() });
     }
     user(config, &mut found);
-    found.notes.extend(config.never_shed.presets.iter().map(|preset| preset.sentence()));
+    let node = exempt::node_of(config);
+    found.notes.extend(config.never_shed.presets.iter().map(|preset| preset.sentence(&node)));
     for service in &config.services {
         if let Some(path) = service.process.cgroup.as_ref().filter(|path| !path.is_dir()) {
             let (service, path) = (service.name.clone(), path.clone());

@@ -18,6 +18,7 @@
 
 use crate::account::Reached;
 use crate::cluster::{self, ClusterSenses};
+use crate::exempt::node_of;
 use crate::governor::Makers;
 use crate::handover::{HandoverError, Leaving, Predecessor, Step};
 use crate::interface_lock::{Held, InterfaceLocks};
@@ -293,7 +294,7 @@ fn build(
     // A failure was told with the ports.
     let found = ssh_listeners(&mut listeners, &roots.proc).unwrap_or_default();
     let ssh = Ssh { ports: Vec::from_iter(ssh), listeners: found };
-    let config = never_shed_ssh(config, &ssh.ports);
+    let config = exempted(config, &ssh.ports);
     let file_modes = modes_of(&config);
     let mut keeper =
         Keeper::new(Box::new(Directory::beside(&config.daemon.socket)), options.version.clone())
@@ -429,10 +430,12 @@ fn watch_interfaces(sense: &mut Sense, config: &Config) {
     }
 }
 
-/// ssh's ports are never shed. Where a service listens on a port that is ssh's only by its
+/// The node is exempt if a preset names it, and ssh's ports are never shed. Where a service listens on a port that is ssh's only by its
 /// configuration, or on another address than ssh, the service is protected all the same; where
 /// the ssh server really listens on the service's address, [`preflight`] has refused it.
-fn never_shed_ssh(mut config: Config, ssh: &[u16]) -> Config {
+fn exempted(mut config: Config, ssh: &[u16]) -> Config {
+    let node = node_of(&config);
+    config.never_shed.complete_node(&node);
     for port in ssh {
         let of_service = config.services.iter().any(|s| s.listen.iter().any(|l| l.port == *port));
         if !of_service && !config.never_shed.ports.contains(port) {
@@ -726,7 +729,7 @@ impl Life {
         let ssh = &self.ssh;
         let prepare = |config: Config| match preflight::on_ssh(&config, &ssh.listeners).first() {
             Some(fault) => Err(ApiError::new(ErrorKind::ConfigInvalid, fault.to_string())),
-            None => Ok(never_shed_ssh(config, &ssh.ports)),
+            None => Ok(exempted(config, &ssh.ports)),
         };
         self.owner.reload(&path, &self.options.registry, &prepare)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Addresses of a network namespace, by netlink.
 
-use crate::link::links;
+use crate::link::{links, name_of};
 use crate::netlink::{NLM_F_DUMP, Route, nested, request, u32_at};
 use ipnet::IpNet;
 use std::io;
@@ -25,6 +25,23 @@ pub(crate) fn inner_networks() -> io::Result<Vec<IpNet>> {
     }
     let of_inner = |(index, address): &(u32, IpNet)| inner.contains(index).then(|| address.trunc());
     Ok(addresses()?.iter().filter_map(of_inner).collect())
+}
+
+/// Most addresses of a node.
+const NODE_ADDRESSES_MAX: usize = 64;
+/// Where kube-proxy puts the addresses of Services (IPVS), which nobody comes from.
+const OF_SERVICES: &str = "kube-ipvs0";
+
+/// The addresses from which processes in the caller's network namespace come to others.
+///
+/// # Errors
+/// When the kernel does not answer as expected.
+pub fn node_addresses() -> io::Result<Vec<IpAddr>> {
+    let comes = |(index, net): &(u32, IpNet)| {
+        !net.addr().is_loopback() && name_of(*index).is_ok_and(|name| name != OF_SERVICES)
+    };
+    let all = addresses()?.into_iter().filter(comes).map(|(_, net)| net.addr());
+    Ok(all.take(NODE_ADDRESSES_MAX).collect())
 }
 
 /// The addresses of the caller's network namespace, but for those of a single link (every link has one), each

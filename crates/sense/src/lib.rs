@@ -37,6 +37,7 @@ mod ssh;
 mod stat;
 mod threads;
 
+pub use addresses::node_addresses;
 pub use aside::Aside;
 pub use elsewhere::{Elsewhere, Others, forwards_to, holder, is_silent_proxy, proxied_ports};
 pub use link::{LinkFacts, links, links_within};

@@ -166,7 +166,7 @@ pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
 
 /// The name of an interface of the caller's network namespace. A list of all takes a lock that who changes them
 /// holds; this does not.
-fn name_of(index: u32) -> io::Result<String> {
+pub(crate) fn name_of(index: u32) -> io::Result<String> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     Ok(rustix::net::netdevice::index_to_name(&socket, index)?)
 }

@@ -198,12 +198,22 @@ fn a_container_is_protected_from_inside() {
     let intent = format!(
         "interfaces: [{{name: e0, namespace: 'pid:{pid}'}}]\nservices:\n  shop: {{mode: enforce, listen: \
          ['*:80'], namespace: {path}, {CONTROL}}}\n  other: {{mode: shadow, listen: ['*:81'], namespace: \
-         'pid:{pid}'}}\n"
+         'pid:{pid}'}}\nnever_shed: {{presets: [node]}}\n"
     );
+    let told = world.check(&intent);
+    assert!(told.contains("node exempts ") && told.contains("10.84.21.1"), "{told}");
     wait_for("both listen", || (!world.check(&intent).contains("warning")).then_some(()));
     protects(&mut world, &intent, &bridge);
     let queue = "tidegate_service_accept_queue_limit_connections{service=\"other\"} 66";
     wait_for(queue, || world.get("/metrics").filter(|page| page.contains(queue)));
+    // The node itself, as its kubelet does, while others are refused.
+    let probe = format!("{}:80", bridge.address).parse().unwrap();
+    let node = world.namespace();
+    let patience = Duration::from_millis(500);
+    let probes = |_: &usize| {
+        in_namespace(Some(&node), || TcpStream::connect_timeout(&probe, patience)).is_ok()
+    };
+    assert_eq!((0..CONNECTIONS).filter(probes).count(), CONNECTIONS);
     // The container ends, and its interface with it: the daemon, which gave up its privileges, says so.
     ip(&format!("-n {} link del e0", bridge.container.0));
     let page = wait_for("not ready", || world.get("/readyz").filter(|page| page.contains(" 503 ")));
@@ -272,7 +282,8 @@ fn a_macvlan_beside_its_card_is_judged_once() {
     ip(&format!("-n {host} link add link v0 name m0 type macvlan mode bridge"));
     ip(&format!("-n {host} link add link v0 name m1 type macvlan mode bridge"));
     ip(&format!("-n {host} link set m1 netns {}", container.0));
-    for (namespace, link, address) in [(&host, "m0", "10.83.0.3"), (&container.0, "m1", "10.83.0.4")]
+    for (namespace, link, address) in
+        [(&host, "m0", "10.83.0.3"), (&container.0, "m1", "10.83.0.4")]
     {
         ip(&format!("-n {namespace} address add {address}/24 dev {link}"));
         ip(&format!("-n {namespace} link set {link} up"));

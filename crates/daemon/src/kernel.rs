@@ -2,6 +2,7 @@
 //! The kernel's dataplane as a [`Plane`](crate::plane::Plane): configuration becomes a plan, limits
 //! become parameters, numbers become names.
 
+mod away;
 mod requests;
 mod router;
 mod sides;
@@ -13,6 +14,7 @@ use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
 use crate::preflight::{Above, above, listens, on_top};
 use crate::privileges;
+use away::Away;
 use router::Measured;
 use sides::Sides;
 use std::fmt::Display;
@@ -40,6 +42,7 @@ pub struct Kernel {
     sees_answers: bool,
     watch: Watch,
     sides: Sides,
+    away: Away,
     measured: Measured,
     /// How many services there are, and where those listen that run here.
     services: usize,
@@ -90,6 +93,8 @@ impl Kernel {
         if let Some(reached) = &reached {
             plan.settings.pins = Some(reached.path());
         }
+        // It takes its time, and hooks with a lease should not wait for it.
+        let away = Away::start(config);
         let dataplane = Dataplane::begin(&plan).map_err(failed)?;
         for hook in dataplane.hooks() {
             let egress = hook.egress.map_or("none", Hook::name);
@@ -108,6 +113,7 @@ impl Kernel {
             sees_answers,
             watch,
             sides,
+            away,
             measured,
             services,
             listens,
@@ -122,6 +128,13 @@ impl Kernel {
     /// When the dataplane does not tell.
     pub fn source_key(&self) -> Result<SourceKey, PlaneError> {
         self.dataplane.source_key().map_err(failed)
+    }
+
+    /// Why no hook sees any connection, or none of some service: one sentence an interface, or one for all, with
+    /// the first.
+    fn blind(&self) -> Vec<String> {
+        let sides = self.sides.blind();
+        if sides.is_empty() { self.away.doubt().into_iter().collect() } else { sides.to_vec() }
     }
 
     /// Whether following this configuration changes hooks.
@@ -176,6 +189,8 @@ impl Outlet for Kernel {
         if self.watch.look(now, &mut self.dataplane) {
             self.sees_answers = sees_answers(&self.dataplane);
             self.sides.look(now, &self.dataplane, (self.services, &self.listens));
+            let offered = |service| Some(self.dataplane.totals(service).ok()?.offered);
+            self.away.look(now, offered);
         }
         self.measured.heartbeat(now, &self.dataplane);
         Ok(())
@@ -288,6 +303,7 @@ impl Lifecycle for Kernel {
         self.sees_answers = sees_answers(&self.dataplane);
         self.services = config.services.len();
         self.listens = listens(config);
+        self.away.follow(config);
         Ok(())
     }
 
@@ -313,12 +329,12 @@ impl Lifecycle for Kernel {
             let Attached { interface, warnings, .. } = hook;
             warnings.into_iter().map(move |text| format!("interface {interface}: {text}"))
         };
-        let blind = self.sides.blind().iter().cloned();
+        let blind = self.blind();
         hooks.flat_map(of).chain(blind).chain(self.measured.doubts()).collect()
     }
 
     fn hooks(&self) -> Vec<InterfaceState> {
-        let blind = self.sides.blind();
+        let blind = self.blind();
         let hooks =
             self.dataplane.hooks().into_iter().enumerate().map(|(at, hook)| InterfaceState {
                 blind: blind.get(at).cloned().unwrap_or_default(),

@@ -4,14 +4,17 @@
 mod in_use;
 mod place;
 
-pub(crate) use place::{Above, above, inner_bridge, inner_port, listens, listens_here, on_top};
+pub(crate) use place::{
+    Above, above, behind_bridges, inner_bridge, inner_port, listens, listens_here, on_top, routed,
+    serves_here,
+};
 
 use crate::account::{Account, not_written, unreadable};
 use crate::cluster;
+use crate::exempt;
 use crate::flowspec::{alike, password};
 use crate::gateways::open;
 use std::collections::{BTreeMap, BTreeSet};
-use crate::exempt;
 use std::io;
 use std::path::Path;
 use tidegate_bpf::{foreign_program, offload_notes, xdp_costs};

@@ -273,6 +273,41 @@ fn on_a_bridge_to_containers_nothing_is_protected_and_everybody_is_told() {
     wait_for("no reason", || (!world.check(intent).contains(wanted)).then_some(()));
 }
 
+/// Without a userland proxy nobody listens here, and connections are opened where the container is.
+#[test]
+fn on_the_wrong_uplink_of_a_container_everybody_is_told_until_the_first_syn() {
+    let mut world = World::new(27);
+    let mut bridge = Bridge::new(&world, 27);
+    drop(bridge.proxy.take());
+    let (host, client) = (world.name().to_owned(), bridge.client.0.clone());
+    ip(&format!("-n {host} link add w0 type veth peer name w1 netns {client}"));
+    for (namespace, link, address) in [(&host, "w0", "10.85.0.1"), (&client, "w1", "10.85.0.2")] {
+        ip(&format!("-n {namespace} address add {address}/24 dev {link}"));
+        ip(&format!("-n {namespace} link set {link} up"));
+    }
+    let intent =
+        "interfaces: [{name: w0}]\nservices: {shop: {mode: enforce, listen: ['*:8080']}}\n";
+    let wanted = "no hook has seen a SYN of shop yet";
+    let target = format!("`target: [\"{}:80\"]`", bridge.address);
+    world.run_intent(intent, &[], log(&world));
+    let page = wait_for("not ready", || {
+        world.get("/readyz").filter(|page| page.contains(" 503 ") && page.contains(wanted))
+    });
+    assert!(page.contains(&target) && page.contains("v0 or w0"), "{page}");
+    for told in [world.status(), world.check_running()] {
+        assert!(told.contains(wanted) && told.contains(&target), "{told}");
+    }
+    let took = world.seconds_between("gave up all capabilities", wanted);
+    assert!(took <= TOLD_MAX_S, "{took} s");
+    assert_eq!(connect(&bridge.client, OUTSIDE), CONNECTIONS, "unprotected");
+    let page = world.get("/readyz").unwrap();
+    assert!(page.contains(" 503 "), "nothing was seen of them: {page}");
+    // The other uplink is as good a way: what comes by it is passed on, too.
+    assert!(connect(&bridge.client, "10.85.0.1:8080") > 0);
+    world.ready();
+    wait_for("over", || (!world.status().contains(wanted)).then_some(()));
+}
+
 /// In the host's namespace, and moved into a container, where it has hooks of its own configured, too.
 #[test]
 fn a_macvlan_beside_its_card_is_judged_once() {

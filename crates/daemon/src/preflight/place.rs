@@ -89,9 +89,13 @@ pub(super) fn bridges(
 
 /// Where services listen in our own network namespace.
 pub(crate) fn listens(config: &Config) -> Vec<Listen> {
-    let here =
-        |service: &&ServiceConfig| service.namespace.is_none() && service.backends.is_empty();
+    let here = |service: &&ServiceConfig| serves_here(service);
     config.services.iter().filter(here).flat_map(|service| service.target().to_vec()).collect()
+}
+
+/// Whether its server should be in our own network namespace.
+pub(crate) fn serves_here(service: &ServiceConfig) -> bool {
+    service.namespace.is_none() && service.backends.is_empty()
 }
 
 /// Whether anybody listens at any of these, userland proxies of containers aside.
@@ -219,7 +223,7 @@ pub(crate) fn inner_bridge(name: &str, all: &[LinkFacts]) -> Option<String> {
 }
 
 /// Where packets come from that are routed to a bridge without a card (Docker's).
-fn routed(all: &[LinkFacts]) -> String {
+pub(crate) fn routed(all: &[LinkFacts]) -> String {
     let routed = all.iter().filter(|link| link.up && link.master.is_none());
     let card = |link: &&LinkFacts| link.driver.is_some() || link.kind.is_none();
     let (cards, others): (Vec<_>, Vec<_>) = routed.filter(|link| link.name != "lo").partition(card);
@@ -347,7 +351,7 @@ fn elsewhere(there: &Elsewhere) -> String {
 }
 
 /// Who might be meant where nobody listens here: connections to another port may be passed on to them.
-fn behind_bridges(there: &[Elsewhere]) -> Option<String> {
+pub(crate) fn behind_bridges(there: &[Elsewhere]) -> Option<String> {
     let first = there.first()?;
     let name = |of: &Elsewhere| {
         let Elsewhere { pid, name, address, port, .. } = of;

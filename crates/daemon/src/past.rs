@@ -29,7 +29,9 @@ pub(crate) fn past_the_hooks(config: &Config, sensed: &Sensed) -> Vec<String> {
 /// Where the packets probably go, and what to write.
 fn remedy(config: &Config, found: &Bypassed) -> String {
     let Bypassed { interface, client, .. } = found;
-    let Some(client) = client.filter(|_| !interface.is_empty()) else {
+    // What leads to the client is asked in our namespace, and says nothing of hooks in another one.
+    let inside = config.hooked().any(|ours| ours.namespace.is_some());
+    let Some(client) = client.filter(|_| !interface.is_empty() && !inside) else {
         return "Is it reached by another interface (`interfaces`), or does another program end the \
                 chain before ours (`bpftool net show`)?"
             .into();
@@ -57,26 +59,32 @@ mod tests {
 
     #[test]
     fn each_direction_is_told_with_the_place_to_attach_to() {
-        let text =
-            "interfaces: [{name: eth0}]\nservices: {web: {mode: enforce, listen: ['*:80']}}\n";
-        let registry = Registry::new(["fresh_first"], controllers::NAMES);
-        let config = parse(text, &registry).unwrap_or_else(|error| panic!("{error}"));
+        let config = |interface: &str| {
+            let text = format!(
+                "interfaces: [{interface}]\nservices: {{web: {{mode: enforce, listen: ['*:80']}}}}\n"
+            );
+            let registry = Registry::new(["fresh_first"], controllers::NAMES);
+            parse(&text, &registry).unwrap_or_else(|error| panic!("{error}"))
+        };
         let found = |interface: &str| Bypassed {
             connections: 7,
             span: Nanos::from_secs(4),
             client: Some([192, 0, 2, 9].into()),
             interface: interface.into(),
         };
-        let told = |bypassed, unreplied| {
+        let told_at = |interface: &str, bypassed, unreplied| {
             let sensed = Sensed { bypassed, unreplied, ..Sensed::default() };
-            past_the_hooks(&config, &sensed).join("\n")
+            past_the_hooks(&config(interface), &sensed).join("\n")
         };
+        let told = |bypassed, unreplied| told_at("{name: eth0}", bypassed, unreplied);
         assert_eq!(told(None, None), "");
         let other = told(Some(found("eth1")), Some(found("eth1")));
         assert!(other.contains("saw none") && other.contains("{name: eth1}"), "{other}");
         assert_eq!(other.lines().count(), 1, "who sees nothing sees no reply, either");
         let ours = told(None, Some(found("eth0")));
         assert!(ours.contains("no packet of the server") && ours.contains("dev eth0"), "{ours}");
+        let inside = told_at("{name: eth0, namespace: 'pid:1'}", Some(found("eth0")), None);
+        assert!(inside.contains("`interfaces`") && !inside.contains("dev eth0"), "{inside}");
         let unknown = told(Some(found("")), None);
         assert!(unknown.contains("`interfaces`"), "{unknown}");
     }

@@ -285,15 +285,31 @@ fn on_the_wrong_uplink_of_a_container_everybody_is_told_until_the_first_syn() {
         ip(&format!("-n {namespace} address add {address}/24 dev {link}"));
         ip(&format!("-n {namespace} link set {link} up"));
     }
-    let intent =
-        "interfaces: [{name: w0}]\nservices: {shop: {mode: enforce, listen: ['*:8080']}}\n";
+    ip(&format!("-n {host} route add default via 10.85.0.2"));
+    // The same server, once with what is to be written.
+    let (there, address) = (bridge.container.path().display().to_string(), &bridge.address);
+    let intent = format!(
+        "interfaces: [{{name: w0}}]\nservices:\n  shop: {{mode: enforce, listen: ['*:8080']}}\n  known: {{mode: \
+         enforce, listen: ['*:8081'], namespace: {there}, target: ['{address}:80']}}\n"
+    );
     let wanted = "no hook has seen a SYN of shop yet";
-    let target = format!("`target: [\"{}:80\"]`", bridge.address);
-    world.run_intent(intent, &[], log(&world));
+    let target = format!("`target: [\"{address}:80\"]`");
+    world.run_intent(&intent, &[], log(&world));
+    let patience = Duration::from_millis(500);
+    let outside = OUTSIDE.parse().unwrap();
+    let come = || {
+        in_namespace(Some(&bridge.client.path()), || TcpStream::connect_timeout(&outside, patience))
+    };
+    let by_its_connections = "known: hooks: ";
+    wait_for("told by its connections", || {
+        come().unwrap();
+        world.status().contains(by_its_connections).then_some(())
+    });
+    assert!(world.status().contains("reached by v0: attach there"), "{}", world.status());
     let page = wait_for("not ready", || {
         world.get("/readyz").filter(|page| page.contains(" 503 ") && page.contains(wanted))
     });
-    assert!(page.contains(&target) && page.contains("v0 or w0"), "{page}");
+    assert!(page.contains(&target) && page.contains("host: w0 or v0"), "{page}");
     for told in [world.status(), world.check_running()] {
         assert!(told.contains(wanted) && told.contains(&target), "{told}");
     }
@@ -304,7 +320,6 @@ fn on_the_wrong_uplink_of_a_container_everybody_is_told_until_the_first_syn() {
     assert!(page.contains(" 503 "), "nothing was seen of them: {page}");
     // The other uplink is as good a way: what comes by it is passed on, too.
     assert!(connect(&bridge.client, "10.85.0.1:8080") > 0);
-    world.ready();
     wait_for("over", || (!world.status().contains(wanted)).then_some(()));
 }
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use tidegate_config::{Config, InterfaceConfig, ServiceConfig, SystemFault, namespace_path};
 use tidegate_model::{Listen, Namespace};
 use tidegate_sense::{
-    Elsewhere, LinkFacts, Listener, ListenerSource, Others, SockDiag, forwards_to, holder,
-    in_namespace, is_silent_proxy, links_within, proxied_ports,
+    Elsewhere, LinkFacts, Listener, ListenerSource, Others, SockDiag, default_way, forwards_to,
+    holder, in_namespace, is_silent_proxy, links_within, proxied_ports,
 };
 
 /// Most interfaces that are named as places to attach to.
@@ -230,7 +230,11 @@ pub(crate) fn routed(all: &[LinkFacts]) -> String {
     let others = others.into_iter().filter(|link| link.kind.as_deref() != Some("bridge"));
     let others: Vec<_> = others.collect();
     let chosen = if cards.is_empty() { others } else { cards };
-    let names: Vec<&str> = chosen.iter().map(|link| link.name.as_str()).take(OUTER_MAX).collect();
+    let mut names: Vec<&str> = chosen.iter().map(|link| link.name.as_str()).collect();
+    // Most clients come by the default route, whatever number its interface has.
+    let default = default_way();
+    names.sort_by_key(|name| default.as_deref() != Some(*name));
+    names.truncate(OUTER_MAX);
     match names.is_empty() {
         true => "the interface by which clients come".to_owned(),
         false => names.join(" or "),

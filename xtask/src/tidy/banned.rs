@@ -73,12 +73,10 @@ fn problem(file: &File, line: usize, word: &str, said: (&'static str, &str)) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Tree;
     use super::*;
 
     fn problems(path: &str, text: &str) -> usize {
-        let repository = Repository { tree: Tree::of(&[(path, text)]), packages: Vec::new() };
-        check(&repository).len()
+        check(&Repository::of(path, text)).len()
     }
 
     #[test]

@@ -34,6 +34,14 @@ pub(crate) struct Repository {
     packages: Vec<workspace::Package>,
 }
 
+#[cfg(test)]
+impl Repository {
+    /// One with a single file, made up in memory.
+    fn of(path: &str, text: &str) -> Self {
+        Self { tree: Tree::of(&[(path, text)]), packages: Vec::new() }
+    }
+}
+
 /// One place where a rule is broken.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Problem {

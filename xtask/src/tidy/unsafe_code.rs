@@ -64,11 +64,10 @@ fn has_reason(code: &[&str], comments: &[&str], index: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Tree;
     use super::*;
 
     fn problems(path: &str, text: &str) -> Vec<String> {
-        let repository = Repository { tree: Tree::of(&[(path, text)]), packages: Vec::new() };
+        let repository = Repository::of(path, text);
         check(&repository).into_iter().map(|problem| problem.what).collect()
     }
 

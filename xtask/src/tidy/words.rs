@@ -57,12 +57,10 @@ fn check_file(file: &File) -> Vec<Problem> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::Tree;
     use super::*;
 
     fn problems(path: &str, text: &str) -> usize {
-        let repository = Repository { tree: Tree::of(&[(path, text)]), packages: Vec::new() };
-        check(&repository).len()
+        check(&Repository::of(path, text)).len()
     }
 
     #[test]

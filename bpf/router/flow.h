@@ -3,17 +3,18 @@
  * A connection as a router measures it, and its exchanges:
  *
  *	idle ──data of the client──► request ──data of the server──► response
- *	  ▲                                                           │    ▲ │
- *	  └──────── the client has all that was sent, and … ◄─────────┘    │ │
- *		it sends data again or a FIN; it acknowledges the          │ │
- *		server's FIN;                                              │ │
- *		nothing comes for a second (the sweep): paused ◄───────────┼─┘
- *		  │ data of the client: request       data of the server ──┘
+ *	  ▲                                                              │
+ *	  └──────── the client has all that was sent, and … ◄────────────┘
+ *		it sends data again or a FIN; it acknowledges the server's FIN
  *
- * A response that pauses is complete as far as anybody knows. If the server then
- * sends more within TG_ROUTER_PAUSE_MAX_NS, it goes on as if it had never been complete:
- * what was noted of it is subtracted again. Less than TG_ROUTER_MORE bytes are an alert or a control frame, and no part of
- * a response.
+ *	response ──the client has all, and nothing comes for a second──► paused
+ *	paused ──data of the client──► request
+ *	paused ──data of the server──► response
+ *
+ * A response that pauses is complete as far as anybody knows. If the server then sends
+ * more within TG_ROUTER_PAUSE_MAX_NS, it goes on as if it had never been complete, and
+ * what was noted of it is subtracted. Less than TG_ROUTER_MORE bytes are an alert or a
+ * control frame, and no part of a response.
  *
  * An exchange lasts from the first packet of its request to the last acknowledgement
  * of its response: what the client waited, as far as a router can see. Its size is

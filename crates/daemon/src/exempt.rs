@@ -70,7 +70,7 @@ impl ExemptWatch {
         let text = format!(
             "{:.0} % of the new connections and requests of the last minute were exempt, and are never refused. \
              Health checkers bring less. Check whether a load balancer brings clients from the addresses of \
-             exempt (presets: {})",
+             exempt.presets ({})",
             100.0 * share,
             names.join(", ")
         );

@@ -19,6 +19,6 @@ pub struct ClientClass {
     pub priority: u8,
     /// Classes that a trusted DSCP could choose instead, and that DSCP.
     pub by_dscp: Vec<(String, u8)>,
-    /// The never-shed prefix that contains the address.
+    /// The exempt prefix that contains the address.
     pub exempt: Option<IpNet>,
 }

@@ -79,11 +79,10 @@ fn bucket_lines(view: &View) -> Vec<Line<'static>> {
 
 /// What a router measures, if it does.
 fn measured_lines(view: &View) -> Vec<Line<'static>> {
-    let crowds = view.snapshot.router.as_ref().map_or(0, |router| router.crowds.len());
     let text = router_lines(&view.snapshot);
     let drawn = text.lines().map(|text| {
         let line = Line::from(text.to_owned());
-        if crowds > 0 && text.starts_with("  flash crowd") { line.fg(Color::Red) } else { line }
+        if text.starts_with("  flash crowd at ") { line.fg(Color::Red) } else { line }
     });
     drawn.take(ROUTER_MAX).collect()
 }

@@ -136,8 +136,9 @@ impl Measured {
         let due = self.before.as_ref().is_none_or(|(then, _)| now.since(*then) >= INTERVAL);
         let sample = router.config().sample;
         let swept = router.sweep().and_then(|_| self.crowds.swept(router, now, sample));
-        let looked = swept.and_then(|()| if due { self.look(now) } else { Ok(()) });
-        self.failed = looked.err().map(|error| error.to_string());
+        // What is shown does not stand still where a sweep fails.
+        let looked = if due { self.look(now) } else { Ok(()) };
+        self.failed = swept.and(looked).err().map(|error| error.to_string());
         self.tell(now);
     }
 

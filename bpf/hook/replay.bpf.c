@@ -19,7 +19,7 @@ int tg_replay(struct __sk_buff *skb)
 		return 0;
 	ask.event = said->event;
 	ask.service = said->service;
-	if (tg_chain_ask_policy(&ask))
+	if (tg_chain_ask_policy(tg_host_limits(ask.service), &ask))
 		return 0;
 	said->verdict = ask.verdict;
 	said->found = 1;

@@ -57,6 +57,7 @@ static __always_inline enum tg_action tg_pass(__u32 reason)
 struct tg_case {
 	struct tg_ask ask;
 	struct tg_class_view view;
+	const struct tg_limits *limits;	/* of its service */
 	__u64 fingerprint;	/* of the connection, as in track/flow.h */
 	__u64 source;		/* key of the source (track/source.h) */
 	__u64 refused;		/* where it is noted if it is refused */
@@ -161,7 +162,7 @@ tg_verdict_on(void *ctx, struct tg_case *c, const struct tg_packet *p)
 	if (c->late) {
 		if (tg_late_verdict(&c->ask))
 			return tg_pass(TG_REASON_NOT_NEW);
-	} else if (tg_limits_ask(&c->ask, c->source)) {
+	} else if (tg_limits_ask(c->limits, &c->ask, c->source)) {
 		tg_note_syn(p, c);
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	}
@@ -213,9 +214,10 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 					 TG_REASON_NEVER_SHED);
 	c->ask.event.key = tg_hash_syn(p);
 	c->fingerprint = tg_hash_flow(p, 0);
+	c->limits = tg_host_limits(c->service);
 	if (!c->late) {
 		tg_flow_fetch(c->fingerprint);
-		tg_chain_fetch(c->service, c->ask.event.key);
+		tg_chain_fetch(c->limits, c->service, c->ask.event.key);
 	}
 	service = c->service & (TG_SERVICES_MAX - 1);
 	c->refused = tg_refused_fetch(p, &c->view.table->service[service]);

@@ -34,27 +34,22 @@ static __always_inline struct tg_senders *tg_host_senders(__u64 service)
 #define TG_STEP __noinline
 #include "../../policy/chain/decide.h"
 
-/*
- * 1: the source may open no more connections; -1: there are no limits to look
- * at. Asked before the others, and not by them: their stack is deep.
- */
-__noinline int tg_limits_source(__u32 service, __u64 source)
+/* 1: the source may open no more connections. Not static, as the steps. */
+__noinline int tg_limits_source(__u64 source, __u32 max)
 {
-	const struct tg_limits *limits = tg_host_limits(service);
-
-	if (!limits)
-		return -1;
-	return unlikely(limits->source_max) &&
-	       tg_source_over(source, limits->source_max);
+	return tg_source_over(source, max);
 }
 
 /* Zero, or the reason why there is no answer. */
-static __always_inline int tg_limits_ask(struct tg_ask *ask, __u64 source)
+static __always_inline int tg_limits_ask(const struct tg_limits *limits,
+					 struct tg_ask *ask, __u64 source)
 {
-	int over = tg_limits_source(ask->service, source);
-
-	ask->over = over > 0;
-	return over < 0 || tg_chain_decide(ask) ? TG_REASON_LOOKUP_FAILED : 0;
+	if (!limits)
+		return TG_REASON_LOOKUP_FAILED;
+	/* before the others, and not by them: their stack is deep */
+	if (unlikely(limits->source_max))
+		ask->over = tg_limits_source(source, limits->source_max);
+	return tg_chain_decide(limits, ask) ? TG_REASON_LOOKUP_FAILED : 0;
 }
 
 #endif

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The order of the chain (chain.h), once. Who includes this has defined how a service
- * is found. Each may return 0: then nothing is decided; without senders nothing is
- * charged.
+ * The order of the chain (chain.h), once. The host looks up the limits of the service once
+ * and hands them on; how the rest of it is found it has defined. Each may return 0: then
+ * nothing is decided; without senders nothing is charged.
  *
- *	const struct tg_limits *tg_host_limits(tg_u64 service)
  *	struct tg_chain *tg_host_chain(tg_u64 service)
  *	struct tg_bucket_copy *tg_host_copy(tg_u64 service)		of this CPU
  *	struct tg_senders *tg_host_senders(tg_u64 service)
  *
- * A step finds what it needs by itself. Where TG_STEP makes steps functions of their
+ * A step finds its state by itself. Where TG_STEP makes steps functions of their
  * own, the kernel's verifier looks at each once, and at all policies not once for
  * each way that leads there.
  */
@@ -26,20 +25,14 @@
 #define TG_CHAIN_LOST 2		/* the service was not found */
 #define TG_CHAIN_LOCKED 3	/* the state of its policy is under the lock */
 
-/* The verifier wants to see that no caller gives nothing. */
-TG_INLINE const struct tg_limits *tg_chain_limits(const struct tg_ask *ask)
-{
-	return ask ? tg_host_limits(ask->service) : 0;
-}
-
 /*
  * Reads what the policy will look at for this key, without using it. A refused SYN
  * waits about 100 ns for the kernel's table of sockets; the policy's memory comes
  * meanwhile.
  */
-TG_STEP int tg_chain_fetch(tg_u32 service, tg_u64 key)
+TG_STEP int tg_chain_fetch(const struct tg_limits *limits, tg_u32 service,
+			   tg_u64 key)
 {
-	const struct tg_limits *limits = tg_host_limits(service);
 	struct tg_chain *chain = tg_host_chain(service);
 
 	if (!limits || !chain)
@@ -52,14 +45,14 @@ TG_STEP int tg_chain_fetch(tg_u32 service, tg_u64 key)
  * What an event costs, the level, and whether a limit before the policy refuses it. The policy
  * hears of that: who comes back after it is no first attempt. 0: none refuses.
  */
-TG_STEP int tg_chain_before(struct tg_ask *ask)
+TG_STEP int tg_chain_before(const struct tg_limits *limits,
+			    struct tg_ask *ask)
 {
-	const struct tg_limits *limits = tg_chain_limits(ask);
 	struct tg_senders *senders;
 	struct tg_chain *chain;
 	tg_u8 reason;
 
-	if (!limits)
+	if (!limits || !ask)
 		return TG_CHAIN_LOST;
 	chain = tg_host_chain(ask->service);
 	if (!chain)
@@ -78,13 +71,13 @@ TG_STEP int tg_chain_before(struct tg_ask *ask)
 }
 
 /* What a policy says whose bucket is copied; 0, TG_CHAIN_LOCKED or TG_CHAIN_LOST. */
-TG_STEP int tg_chain_ask_copied(struct tg_ask *ask)
+TG_STEP int tg_chain_ask_copied(const struct tg_limits *limits,
+				struct tg_ask *ask)
 {
-	const struct tg_limits *limits = tg_chain_limits(ask);
 	struct tg_chain *chain;
 	struct tg_bucket_copy *copy;
 
-	if (!limits)
+	if (!limits || !ask)
 		return TG_CHAIN_LOST;
 	if (!tg_policy_is_copied(&limits->params))
 		return TG_CHAIN_LOCKED;
@@ -98,12 +91,12 @@ TG_STEP int tg_chain_ask_copied(struct tg_ask *ask)
 }
 
 /* What any other policy says; 0, or TG_CHAIN_LOST. */
-TG_STEP int tg_chain_ask_locked(struct tg_ask *ask)
+TG_STEP int tg_chain_ask_locked(const struct tg_limits *limits,
+				struct tg_ask *ask)
 {
-	const struct tg_limits *limits = tg_chain_limits(ask);
 	struct tg_chain *chain;
 
-	if (!limits)
+	if (!limits || !ask)
 		return TG_CHAIN_LOST;
 	chain = tg_host_chain(ask->service);
 	ask->verdict = chain ? tg_chain_locked(&limits->params, chain,
@@ -114,11 +107,13 @@ TG_STEP int tg_chain_ask_locked(struct tg_ask *ask)
 }
 
 /* What the policy says; 0, or TG_CHAIN_LOST. */
-TG_INLINE int tg_chain_ask_policy(struct tg_ask *ask)
+TG_INLINE int tg_chain_ask_policy(const struct tg_limits *limits,
+				  struct tg_ask *ask)
 {
-	int copied = tg_chain_ask_copied(ask);
+	int copied = tg_chain_ask_copied(limits, ask);
 
-	return copied == TG_CHAIN_LOCKED ? tg_chain_ask_locked(ask) : copied;
+	return copied == TG_CHAIN_LOCKED ? tg_chain_ask_locked(limits, ask) :
+					   copied;
 }
 
 /* It is charged, if it was admitted. */
@@ -133,13 +128,14 @@ TG_STEP int tg_chain_settle(struct tg_ask *ask)
 }
 
 /* Fills in what the limits say; 0, or TG_CHAIN_LOST. */
-TG_INLINE int tg_chain_decide(struct tg_ask *ask)
+TG_INLINE int tg_chain_decide(const struct tg_limits *limits,
+			      struct tg_ask *ask)
 {
-	int before = tg_chain_before(ask);
+	int before = tg_chain_before(limits, ask);
 
 	if (before)
 		return before == TG_CHAIN_DECIDED ? 0 : before;
-	if (tg_chain_ask_policy(ask))
+	if (tg_chain_ask_policy(limits, ask))
 		return TG_CHAIN_LOST;
 	return tg_chain_settle(ask);
 }

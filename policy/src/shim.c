@@ -7,7 +7,6 @@
 
 /* Where a native host program has what the chain asks for. */
 struct tg_native {
-	const struct tg_limits *limits;
 	struct tg_chain *chain;
 	struct tg_bucket_copy *copy;
 	struct tg_senders *senders;
@@ -16,11 +15,6 @@ struct tg_native {
 TG_INLINE const struct tg_native *tg_native_of(tg_u64 service)
 {
 	return (const struct tg_native *)(uintptr_t)service;
-}
-
-TG_INLINE const struct tg_limits *tg_host_limits(tg_u64 service)
-{
-	return tg_native_of(service)->limits;
 }
 
 TG_INLINE struct tg_chain *tg_host_chain(tg_u64 service)
@@ -50,10 +44,10 @@ int tg_native_decide(const struct tg_limits *limits, struct tg_chain *chain,
 		     struct tg_bucket_copy *copy,
 		     struct tg_senders *senders, struct tg_ask *ask)
 {
-	const struct tg_native host = { limits, chain, copy, senders };
+	const struct tg_native host = { chain, copy, senders };
 
 	ask->service = (uintptr_t)&host;
-	return tg_chain_decide(ask);
+	return tg_chain_decide(limits, ask);
 }
 
 void tg_native_execute(struct tg_ask *ask, tg_u64 source, int single,

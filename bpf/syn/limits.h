@@ -44,10 +44,8 @@ __noinline int tg_limits_source(__u64 source, __u32 max)
 static __always_inline int tg_limits_ask(const struct tg_limits *limits,
 					 struct tg_ask *ask, __u64 source)
 {
-	if (!limits)
-		return TG_REASON_LOOKUP_FAILED;
 	/* before the others, and not by them: their stack is deep */
-	if (unlikely(limits->source_max))
+	if (limits && unlikely(limits->source_max))
 		ask->over = tg_limits_source(source, limits->source_max);
 	return tg_chain_decide(limits, ask) ? TG_REASON_LOOKUP_FAILED : 0;
 }

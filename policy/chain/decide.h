@@ -25,6 +25,13 @@
 #define TG_CHAIN_LOST 2		/* the service was not found */
 #define TG_CHAIN_LOCKED 3	/* the state of its policy is under the lock */
 
+/* The verifier wants each step to see that no caller gives nothing. */
+TG_INLINE int tg_chain_given(const struct tg_limits *limits,
+			     const struct tg_ask *ask)
+{
+	return limits && ask;
+}
+
 /*
  * Reads what the policy will look at for this key, without using it. A refused SYN
  * waits about 100 ns for the kernel's table of sockets; the policy's memory comes
@@ -52,7 +59,7 @@ TG_STEP int tg_chain_before(const struct tg_limits *limits,
 	struct tg_chain *chain;
 	tg_u8 reason;
 
-	if (!limits || !ask)
+	if (!tg_chain_given(limits, ask))
 		return TG_CHAIN_LOST;
 	chain = tg_host_chain(ask->service);
 	if (!chain)
@@ -77,7 +84,7 @@ TG_STEP int tg_chain_ask_copied(const struct tg_limits *limits,
 	struct tg_chain *chain;
 	struct tg_bucket_copy *copy;
 
-	if (!limits || !ask)
+	if (!tg_chain_given(limits, ask))
 		return TG_CHAIN_LOST;
 	if (!tg_policy_is_copied(&limits->params))
 		return TG_CHAIN_LOCKED;
@@ -96,7 +103,7 @@ TG_STEP int tg_chain_ask_locked(const struct tg_limits *limits,
 {
 	struct tg_chain *chain;
 
-	if (!limits || !ask)
+	if (!tg_chain_given(limits, ask))
 		return TG_CHAIN_LOST;
 	chain = tg_host_chain(ask->service);
 	ask->verdict = chain ? tg_chain_locked(&limits->params, chain,
@@ -131,13 +138,14 @@ TG_STEP int tg_chain_settle(struct tg_ask *ask)
 TG_INLINE int tg_chain_decide(const struct tg_limits *limits,
 			      struct tg_ask *ask)
 {
-	int before = tg_chain_before(limits, ask);
+	int before = tg_chain_before(limits, ask), lost;
 
 	if (before)
 		return before == TG_CHAIN_DECIDED ? 0 : before;
-	if (tg_chain_ask_policy(limits, ask))
-		return TG_CHAIN_LOST;
-	return tg_chain_settle(ask);
+	/* never here: tg_chain_before() would have lost it */
+	lost = tg_chain_ask_policy(limits, ask);
+	tg_chain_settle(ask);
+	return lost;
 }
 
 #endif

@@ -2,6 +2,7 @@
 //! The kernel's dataplane as a [`Plane`](crate::plane::Plane): configuration becomes a plan, limits
 //! become parameters, numbers become names.
 
+mod away;
 mod crowds;
 mod requests;
 mod router;
@@ -14,13 +15,14 @@ use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
 use crate::preflight::{Above, above, listens, on_top};
 use crate::privileges;
+use away::Away;
 use router::Measured;
 use sides::Sides;
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use tidegate_bpf::policy::{MinRate, Params, Policy, SourceKey};
+use tidegate_bpf::policy::{MinRate, Params, Policy, Reason, SourceKey};
 use tidegate_bpf::{Attached, Dataplane, Hook, Plan, Router, ServiceParams, Settings};
 use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig, Side};
 use tidegate_model::limits::{Limits, ServiceLimits};
@@ -32,6 +34,7 @@ use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::{ServiceTotals, Totals};
 use tidegate_model::{Canary, Listen, Mode};
 use tidegate_sense::links;
+use tidegate_units::Nanos;
 use watch::Watch;
 
 /// The dataplane of this machine.
@@ -41,6 +44,7 @@ pub struct Kernel {
     sees_answers: bool,
     watch: Watch,
     sides: Sides,
+    away: Away,
     measured: Measured,
     /// How many services there are, and where those listen that run here.
     services: usize,
@@ -91,6 +95,8 @@ impl Kernel {
         if let Some(reached) = &reached {
             plan.settings.pins = Some(reached.path());
         }
+        // It takes its time, and hooks with a lease should not wait for it.
+        let away = Away::start(config);
         let dataplane = Dataplane::begin(&plan).map_err(failed)?;
         for hook in dataplane.hooks() {
             let egress = hook.egress.map_or("none", Hook::name);
@@ -109,6 +115,7 @@ impl Kernel {
             sees_answers,
             watch,
             sides,
+            away,
             measured,
             services,
             listens,
@@ -123,6 +130,37 @@ impl Kernel {
     /// When the dataplane does not tell.
     pub fn source_key(&self) -> Result<SourceKey, PlaneError> {
         self.dataplane.source_key().map_err(failed)
+    }
+
+    /// Why no hook sees any connection, or none of some service: one sentence an interface, or one for all, with
+    /// the first. Those that are not `grave` are told, and no more.
+    fn blind(&self, grave: bool) -> Vec<String> {
+        let sides = self.sides.blind();
+        if !sides.is_empty() {
+            return sides.to_vec();
+        }
+        let doubt = self.away.doubt().filter(|_| !grave || self.away.is_grave());
+        doubt.into_iter().collect()
+    }
+
+    /// What the hooks have seen of services that may be a container's.
+    fn look_away(&mut self, now: Nanos) {
+        if !self.away.is_open() {
+            return;
+        }
+        let (Ok(passed), Ok(released)) = (self.dataplane.passed(), self.dataplane.released())
+        else {
+            return;
+        };
+        let counted = away::Counted {
+            offered: &|service| Some(self.dataplane.totals(service).ok()?.offered),
+            exempt: passed
+                .iter()
+                .find(|of| of.reason == Reason::NeverShed)
+                .map_or(0, |of| of.count),
+            released,
+        };
+        self.away.look(now, &counted);
     }
 
     /// Whether following this configuration changes hooks.
@@ -177,6 +215,7 @@ impl Outlet for Kernel {
         if self.watch.look(now, &mut self.dataplane) {
             self.sees_answers = sees_answers(&self.dataplane);
             self.sides.look(now, &self.dataplane, (self.services, &self.listens));
+            self.look_away(now);
         }
         self.measured.heartbeat(now, &self.dataplane);
         Ok(())
@@ -289,6 +328,7 @@ impl Lifecycle for Kernel {
         self.sees_answers = sees_answers(&self.dataplane);
         self.services = config.services.len();
         self.listens = listens(config);
+        self.away.follow(config);
         Ok(())
     }
 
@@ -316,12 +356,12 @@ impl Lifecycle for Kernel {
             let Attached { interface, warnings, .. } = hook;
             warnings.into_iter().map(move |text| format!("interface {interface}: {text}"))
         };
-        let blind = self.sides.blind().iter().cloned();
+        let blind = self.blind(false);
         hooks.flat_map(of).chain(blind).chain(self.measured.doubts()).collect()
     }
 
     fn hooks(&self) -> Vec<InterfaceState> {
-        let blind = self.sides.blind();
+        let blind = self.blind(true);
         let hooks =
             self.dataplane.hooks().into_iter().enumerate().map(|(at, hook)| InterfaceState {
                 blind: blind.get(at).cloned().unwrap_or_default(),

@@ -4,7 +4,10 @@
 mod in_use;
 mod place;
 
-pub(crate) use place::{Above, above, inner_bridge, inner_port, listens, listens_here, on_top};
+pub(crate) use place::{
+    Above, above, behind_bridges, inner_bridge, inner_port, listens, listens_here, on_top,
+    serves_here, uplinks,
+};
 
 use crate::account::{Account, not_written, unreadable};
 use crate::cluster;

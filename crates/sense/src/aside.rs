@@ -30,6 +30,12 @@ impl<T: Send + 'static> Aside<T> {
         self.0 = thread.is_ok().then_some(receiver);
     }
 
+    /// Whether something is under way, or its answer was not taken yet.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// The answer, once it is there, and only once.
     pub fn answer(&mut self) -> Option<T> {
         match self.0.as_ref()?.try_recv() {
@@ -70,10 +76,12 @@ mod tests {
             7
         });
         aside.begin(|| 8);
+        assert!(aside.is_busy());
         assert_eq!(aside.answer(), None, "nobody waits");
         go.send(()).unwrap();
         assert_eq!(wait(&mut aside), 7);
         assert_eq!(aside.answer(), None);
+        assert!(!aside.is_busy());
         aside.begin(|| 9);
         assert_eq!(wait(&mut aside), 9);
     }

@@ -93,6 +93,26 @@ pub fn proxied_ports(proc: &Path, listeners: &[Listener]) -> BTreeSet<u16> {
     ports
 }
 
+/// The sockets among these that userland proxies of containers hold, by their inodes. Where nobody may look at what one
+/// of Docker's holds, those on its port.
+#[must_use]
+pub fn proxy_sockets(proc: &Path, listeners: &[Listener]) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    for pid in pids(proc) {
+        let name = name(proc, pid);
+        let telling = TELLING.contains(&name.as_str()) && forwards_to(proc, pid).is_some();
+        if !telling && !is_silent_proxy(&name) {
+            continue;
+        }
+        let held = sockets(proc, pid);
+        let port = option_of(proc, pid, "host-port").and_then(|port| port.parse::<u16>().ok());
+        let port = port.filter(|_| telling && held.is_empty());
+        let of = |of: &&Listener| held.contains(&of.inode) || port == Some(of.port);
+        found.extend(listeners.iter().filter(of).map(|listener| listener.inode));
+    }
+    found
+}
+
 /// The sockets of a process, by their inodes.
 fn sockets(proc: &Path, pid: u32) -> BTreeSet<u32> {
     let files = fs::read_dir(proc.join(pid.to_string()).join("fd"));
@@ -267,6 +287,8 @@ mod tests {
             proxied_ports(dir.path(), &[listener(9000, 77), listener(9001, 78)])
         };
         assert_eq!(named("docker-proxy"), [8080].into());
+        let beside = [listener(8080, 77), listener(8080, 78), listener(9000, 79)];
+        assert_eq!(proxy_sockets(dir.path(), &beside), [77, 78].into(), "nobody may look");
         assert_eq!(named("rootlesskit-doc"), [8080].into());
         assert_eq!(named("nginx"), [].into(), "not looked at");
         assert_eq!(tells("nginx -g daemon"), None);
@@ -283,6 +305,13 @@ mod tests {
             assert_eq!(named(name), [9000].into(), "{name}");
         }
         assert_eq!(named("nginx"), [].into(), "holds it, too");
+        assert_eq!(proxy_sockets(dir.path(), &beside), [].into());
+        assert_eq!(named("pasta"), [9000].into());
+        assert_eq!(proxy_sockets(dir.path(), &beside), [77, 79].into());
+        // Of another address on the same port is a server.
+        tells(line);
+        assert_eq!(named("docker-proxy"), [8080].into());
+        assert_eq!(proxy_sockets(dir.path(), &beside), [77, 79].into());
     }
 
     fn listener(port: u16, inode: u32) -> Listener {

@@ -39,8 +39,10 @@ mod threads;
 
 pub use addresses::node_addresses;
 pub use aside::Aside;
-pub use elsewhere::{Elsewhere, Others, forwards_to, holder, is_silent_proxy, proxied_ports};
-pub use link::{LinkFacts, links, links_within};
+pub use elsewhere::{
+    Elsewhere, Others, forwards_to, holder, is_silent_proxy, proxied_ports, proxy_sockets,
+};
+pub use link::{LinkFacts, is_of_host, links, links_within};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};
 pub use netns::in_namespace;
 pub use qdisc::{Interface, InterfaceSource, RouteSource};

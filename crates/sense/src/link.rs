@@ -173,7 +173,8 @@ pub(crate) fn name_of(index: u32) -> io::Result<String> {
 
 /// Whether an address is this host's: only then the kernel gives a packet to it the same address as its source.
 /// Nothing is sent.
-pub(crate) fn is_of_host(address: IpAddr) -> bool {
+#[must_use]
+pub fn is_of_host(address: IpAddr) -> bool {
     let any = match address {
         IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),

@@ -273,6 +273,54 @@ fn on_a_bridge_to_containers_nothing_is_protected_and_everybody_is_told() {
     wait_for("no reason", || (!world.check(intent).contains(wanted)).then_some(()));
 }
 
+/// A second uplink, by which the container is reached as well.
+fn second_uplink(world: &World, bridge: &Bridge) {
+    let (host, client) = (world.name(), &bridge.client.0);
+    ip(&format!("-n {host} link add w0 type veth peer name w1 netns {client}"));
+    for (namespace, link, address) in
+        [(host, "w0", "10.85.0.1"), (client.as_str(), "w1", "10.85.0.2")]
+    {
+        ip(&format!("-n {namespace} address add {address}/24 dev {link}"));
+        ip(&format!("-n {namespace} link set {link} up"));
+    }
+}
+
+/// Without a userland proxy nobody listens here, and connections are opened where the container is. Beside it a
+/// service of this host, to which nobody comes: that is no reason to doubt.
+#[test]
+fn on_the_wrong_uplink_of_a_container_everybody_is_told_until_the_first_syn() {
+    let mut world = World::new(27);
+    let mut bridge = Bridge::new(&world, 27);
+    drop(bridge.proxy.take());
+    second_uplink(&world, &bridge);
+    let _idle = Process::python(&world.namespace(), SERVER, &["0.0.0.0", "8082", "77"]);
+    let listens = || TcpStream::connect("127.0.0.1:8082");
+    wait_for("the idle server", || in_namespace(Some(&world.namespace()), listens).ok());
+    let intent = "interfaces: [{name: w0}]\nservices:\n  idle: {mode: enforce, listen: ['*:8082']}\n  shop: \
+                  {mode: enforce, listen: ['*:8080']}\n";
+    let wanted = "no hook has seen a SYN of shop yet";
+    let target = format!("`target: [\"{}:80\"]`", bridge.address);
+    world.run_intent(intent, &[], log(&world));
+    let page = wait_for("not ready", || {
+        world.get("/readyz").filter(|page| page.contains(" 503 ") && page.contains(wanted))
+    });
+    let hooks = "Hooks are on w0; other uplinks of this host: v0";
+    assert!(page.contains(&target) && page.contains(hooks), "{page}");
+    let says = |told: String| (told.contains(wanted) && told.contains(&target)).then_some(());
+    wait_for("status", || says(world.status()));
+    wait_for("check", || says(world.check_running()));
+    wait_for("log", || says(world.log()));
+    let took = world.seconds_between("gave up all capabilities", wanted);
+    assert!(took <= TOLD_MAX_S, "{took} s");
+    assert!(connect(&bridge.client, OUTSIDE) > 0);
+    let page = world.get("/readyz").unwrap();
+    assert!(page.contains(" 503 "), "nothing was seen of them: {page}");
+    // The other uplink is as good a way: what comes by it is passed on, too.
+    assert!(connect(&bridge.client, "10.85.0.1:8080") > 0);
+    world.ready();
+    wait_for("over", || (!world.status().contains(wanted)).then_some(()));
+}
+
 /// In the host's namespace, and moved into a container, where it has hooks of its own configured, too.
 #[test]
 fn a_macvlan_beside_its_card_is_judged_once() {

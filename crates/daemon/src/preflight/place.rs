@@ -89,9 +89,13 @@ pub(super) fn bridges(
 
 /// Where services listen in our own network namespace.
 pub(crate) fn listens(config: &Config) -> Vec<Listen> {
-    let here =
-        |service: &&ServiceConfig| service.namespace.is_none() && service.backends.is_empty();
+    let here = |service: &&ServiceConfig| serves_here(service);
     config.services.iter().filter(here).flat_map(|service| service.target().to_vec()).collect()
+}
+
+/// Whether its server should be in our own network namespace.
+pub(crate) fn serves_here(service: &ServiceConfig) -> bool {
+    service.namespace.is_none() && service.backends.is_empty()
 }
 
 /// Whether anybody listens at any of these, userland proxies of containers aside.
@@ -220,17 +224,22 @@ pub(crate) fn inner_bridge(name: &str, all: &[LinkFacts]) -> Option<String> {
 
 /// Where packets come from that are routed to a bridge without a card (Docker's).
 fn routed(all: &[LinkFacts]) -> String {
+    let names = uplinks(all);
+    match names.is_empty() {
+        true => "the interface by which clients come".to_owned(),
+        false => names.join(" or "),
+    }
+}
+
+/// The interfaces by which they may come.
+pub(crate) fn uplinks(all: &[LinkFacts]) -> Vec<String> {
     let routed = all.iter().filter(|link| link.up && link.master.is_none());
     let card = |link: &&LinkFacts| link.driver.is_some() || link.kind.is_none();
     let (cards, others): (Vec<_>, Vec<_>) = routed.filter(|link| link.name != "lo").partition(card);
     let others = others.into_iter().filter(|link| link.kind.as_deref() != Some("bridge"));
     let others: Vec<_> = others.collect();
     let chosen = if cards.is_empty() { others } else { cards };
-    let names: Vec<&str> = chosen.iter().map(|link| link.name.as_str()).take(OUTER_MAX).collect();
-    match names.is_empty() {
-        true => "the interface by which clients come".to_owned(),
-        false => names.join(" or "),
-    }
+    chosen.into_iter().map(|link| link.name.clone()).take(OUTER_MAX).collect()
 }
 
 /// Whether somebody listens for each service where it says; else where.
@@ -291,7 +300,8 @@ fn listening(
             }
             None => {
                 let there = others.listening(listen).first().map(elsewhere);
-                let told = there.or_else(|| behind_bridges(others.behind_bridges()));
+                let behind = |text| format!("nobody listens here at the moment; {text}");
+                let told = there.or_else(|| behind_bridges(others.behind_bridges()).map(behind));
                 found.faults.push(match told {
                     Some(found) => SystemFault::ListensElsewhere { service: name, index, found },
                     None => SystemFault::NothingListens { service: name, index },
@@ -346,8 +356,8 @@ fn elsewhere(there: &Elsewhere) -> String {
     )
 }
 
-/// Who might be meant where nobody listens here: connections to another port may be passed on to them.
-fn behind_bridges(there: &[Elsewhere]) -> Option<String> {
+/// Who might be meant where no server listens here: connections to another port may be passed on to them.
+pub(crate) fn behind_bridges(there: &[Elsewhere]) -> Option<String> {
     let first = there.first()?;
     let name = |of: &Elsewhere| {
         let Elsewhere { pid, name, address, port, .. } = of;
@@ -355,9 +365,9 @@ fn behind_bridges(there: &[Elsewhere]) -> Option<String> {
     };
     let all: Vec<String> = there.iter().map(name).collect();
     Some(format!(
-        "nobody listens here at the moment; behind a bridge of this host listens {}. If connections are passed \
-         on to there, write (for the first) `namespace: {}` and `target: [\"{}\"]` here, and attach to the \
-         interface by which clients come; or attach inside, {}",
+        "behind a bridge of this host listens {}. If connections are passed on to there, write (for the first) \
+         `namespace: {}` and `target: [\"{}\"]` here, and attach to the interface by which clients come; or \
+         attach inside, {}",
         all.join(", "),
         first.namespace,
         SocketAddr::new(first.address, first.port),

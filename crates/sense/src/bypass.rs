@@ -17,6 +17,7 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use tidegate_model::Listen;
+use tidegate_model::signals::{ConnectionCounts, Counts};
 use tidegate_model::snapshot::Bypassed;
 use tidegate_units::Nanos;
 
@@ -42,8 +43,25 @@ pub(crate) struct Seen {
     pub(crate) admitted: u64,
     /// SYNs that the server replied to.
     pub(crate) replied: Option<u64>,
-    /// Connections that sent a first request.
-    pub(crate) asked: u64,
+    /// Connections that the server has for certain: they cannot be late any more.
+    pub(crate) opened: u64,
+}
+
+impl Seen {
+    /// What was counted. `defers`: whether the server waits for a request before it takes a connection, if that is known.
+    /// Where it does not, a connection is opened with its handshake; else with its first request at the latest.
+    pub(crate) fn of(counts: &Counts, defers: Option<bool>) -> Self {
+        let opened = |of: &ConnectionCounts| match defers {
+            Some(false) => of.proved.max(of.asked),
+            Some(true) | None => of.asked,
+        };
+        Self {
+            offered: Some(counts.offered),
+            admitted: counts.admitted,
+            replied: counts.connections.as_ref().map(|of| of.replied),
+            opened: counts.connections.as_ref().map_or(0, opened),
+        }
+    }
 }
 
 /// What came past the hooks of one service of late.
@@ -62,7 +80,7 @@ pub(crate) struct Bypass {
     replies: Sight,
     /// A SYN has passed since the last reply was seen.
     passed: bool,
-    /// SYNs that passed, and first requests, of the last [`LATE_MAX`].
+    /// SYNs that passed, and opened connections, of the last [`LATE_MAX`].
     recent: VecDeque<(Nanos, u64, u64)>,
 }
 
@@ -104,8 +122,8 @@ impl Bypass {
 
     /// How many connections may still be opened for SYNs that were seen.
     fn late(&mut self, now: Nanos, seen: &Seen) -> u64 {
-        if seen.admitted > 0 || seen.asked > 0 {
-            self.recent.push_back((now, seen.admitted, seen.asked));
+        if seen.admitted > 0 || seen.opened > 0 {
+            self.recent.push_back((now, seen.admitted, seen.opened));
         }
         while self.recent.front().is_some_and(|(at, ..)| now.since(*at) > LATE_MAX) {
             self.recent.pop_front();
@@ -267,8 +285,8 @@ mod tests {
 
     /// When a SYN was seen last.
     const LAST: Nanos = Nanos::SECOND;
-    const BLIND: Seen = Seen { offered: Some(0), admitted: 0, replied: Some(0), asked: 0 };
-    const BUSY: Seen = Seen { offered: Some(9), admitted: 9, replied: Some(9), asked: 9 };
+    const BLIND: Seen = Seen { offered: Some(0), admitted: 0, replied: Some(0), opened: 0 };
+    const BUSY: Seen = Seen { offered: Some(9), admitted: 9, replied: Some(9), opened: 9 };
 
     fn seen(by: &Seen) -> Bypass {
         let mut bypass = Bypass::default();
@@ -301,7 +319,7 @@ mod tests {
 
     #[test]
     fn connections_that_may_be_late_are_waited_for() {
-        let late = Seen { asked: 0, ..BUSY };
+        let late = Seen { opened: 0, ..BUSY };
         let found = |looks, each| after(looks, each, &mut world(FAR), &mut seen(&late)).bypassed;
         assert_eq!(found(3, 6), None, "12, of which 9 may be late");
         assert_eq!(count(found(3, 7)), Some((14, UNSEEN_MIN)));
@@ -311,7 +329,7 @@ mod tests {
 
     #[test]
     fn replies_that_no_hook_saw_are_found_where_syns_were_seen() {
-        let mute = Seen { replied: Some(0), asked: 0, ..BUSY };
+        let mute = Seen { replied: Some(0), opened: 0, ..BUSY };
         let after = |looks: u64, by: &Seen, opened: u16| {
             let (mut world, mut bypass) = (world(FAR), seen(&BUSY));
             let mut found = Found::default();
@@ -327,6 +345,31 @@ mod tests {
         assert_eq!(after(9, &mute, 0), None, "a full queue, or a server that is down");
         assert_eq!(after(9, &BUSY, 9), None);
         assert_eq!(after(9, &Seen { replied: None, ..mute }, 9), None, "not known");
+    }
+
+    /// Clients that connect and say nothing are no excuse for 10 s, unless the server waits for their requests.
+    #[test]
+    fn silent_connections_of_a_server_that_does_not_wait_are_not_late() {
+        let connections =
+            ConnectionCounts { replied: 60, proved: 60, ..ConnectionCounts::default() };
+        let silent = Counts {
+            offered: 60,
+            admitted: 60,
+            connections: Some(connections),
+            ..Counts::default()
+        };
+        for (defers, found) in
+            [(Some(false), Some((18, UNSEEN_MIN))), (Some(true), None), (None, None)]
+        {
+            let (mut world, mut bypass) = (world(FAR), seen(&Seen::of(&silent, defers)));
+            let mute = Seen { replied: Some(0), opened: 9, ..BUSY };
+            let mut last = Found::default();
+            for second in 1..=3 {
+                world.opened += 9;
+                last = look(LAST + Nanos::from_secs(second), &mute, &mut world, &mut bypass);
+            }
+            assert_eq!(count(last.unreplied), found, "{defers:?}");
+        }
     }
 
     #[test]

@@ -54,6 +54,11 @@ impl Defer {
         }
     }
 
+    /// Whether it is on, as of the last tick.
+    pub(crate) const fn known(&self) -> Option<bool> {
+        self.known
+    }
+
     /// Takes the connections that were admitted since the tick before.
     pub(crate) fn tick(&mut self, now: Nanos, admitted: u64, buffer: &mut [u8]) -> Option<bool> {
         self.handshakes = self.handshakes.saturating_add(admitted);

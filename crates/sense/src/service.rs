@@ -205,12 +205,8 @@ impl Service {
         counts: Option<Counts>,
         space: &mut Space,
     ) -> Found {
-        let seen = counts.map_or_else(Seen::default, |counts| Seen {
-            offered: Some(counts.offered),
-            admitted: counts.admitted,
-            replied: counts.connections.map(|of| of.replied),
-            asked: counts.connections.map_or(0, |of| of.asked),
-        });
+        let defers = self.defer.known();
+        let seen = counts.map_or_else(Seen::default, |counts| Seen::of(&counts, defers));
         let ports = self.listeners.iter().map(|listener| listener.port).collect();
         let exempt = &self.source.exempt[..];
         let (grew, own) = (space.grew, space.namespace.is_none());

@@ -5,8 +5,13 @@ use tidegate_config::Config;
 use tidegate_model::snapshot::Bypassed;
 use tidegate_sense::Sensed;
 
-/// One sentence for each direction in which a service is not seen.
-pub(crate) fn past_the_hooks(config: &Config, sensed: &Sensed) -> Vec<String> {
+/// One sentence for each direction in which a service is not seen. The way to a client is asked for in our namespace: it
+/// says nothing of hooks in another one, and is taken out where there are some.
+pub(crate) fn past_the_hooks(config: &Config, sensed: &mut Sensed) -> Vec<String> {
+    if config.hooked().any(|ours| ours.namespace.is_some()) {
+        let found = [&mut sensed.bypassed, &mut sensed.unreplied];
+        found.into_iter().flatten().for_each(|found| found.interface.clear());
+    }
     let mut told = Vec::new();
     if let Some(found) = &sensed.bypassed {
         let Bypassed { connections, span, .. } = found;
@@ -57,26 +62,35 @@ mod tests {
 
     #[test]
     fn each_direction_is_told_with_the_place_to_attach_to() {
-        let text =
-            "interfaces: [{name: eth0}]\nservices: {web: {mode: enforce, listen: ['*:80']}}\n";
-        let registry = Registry::new(["fresh_first"], controllers::NAMES);
-        let config = parse(text, &registry).unwrap_or_else(|error| panic!("{error}"));
+        let config = |interface: &str| {
+            let text = format!(
+                "interfaces: [{interface}]\nservices: {{web: {{mode: enforce, listen: ['*:80']}}}}\n"
+            );
+            let registry = Registry::new(["fresh_first"], controllers::NAMES);
+            parse(&text, &registry).unwrap_or_else(|error| panic!("{error}"))
+        };
         let found = |interface: &str| Bypassed {
             connections: 7,
             span: Nanos::from_secs(4),
             client: Some([192, 0, 2, 9].into()),
             interface: interface.into(),
         };
-        let told = |bypassed, unreplied| {
-            let sensed = Sensed { bypassed, unreplied, ..Sensed::default() };
-            past_the_hooks(&config, &sensed).join("\n")
+        let told_at = |interface: &str, bypassed, unreplied| {
+            let mut sensed = Sensed { bypassed, unreplied, ..Sensed::default() };
+            let told = past_the_hooks(&config(interface), &mut sensed).join("\n");
+            let shown = sensed.bypassed.map(|found| found.interface).unwrap_or_default();
+            assert!(shown.is_empty() || told.contains(&shown), "/readyz says {shown}: {told}");
+            told
         };
+        let told = |bypassed, unreplied| told_at("{name: eth0}", bypassed, unreplied);
         assert_eq!(told(None, None), "");
         let other = told(Some(found("eth1")), Some(found("eth1")));
         assert!(other.contains("saw none") && other.contains("{name: eth1}"), "{other}");
         assert_eq!(other.lines().count(), 1, "who sees nothing sees no reply, either");
         let ours = told(None, Some(found("eth0")));
         assert!(ours.contains("no packet of the server") && ours.contains("dev eth0"), "{ours}");
+        let inside = told_at("{name: eth0, namespace: 'pid:1'}", Some(found("eth0")), None);
+        assert!(inside.contains("`interfaces`") && !inside.contains("dev eth0"), "{inside}");
         let unknown = told(Some(found("")), None);
         assert!(unknown.contains("`interfaces`"), "{unknown}");
     }

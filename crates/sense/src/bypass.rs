@@ -93,7 +93,7 @@ pub(crate) struct Look<'a> {
     pub(crate) exempt: &'a [IpNet],
     /// Whether an address is this host's.
     pub(crate) of_host: fn(IpAddr) -> bool,
-    /// They are in our own network namespace, where the route to a client can be asked for.
+    /// They are in our own network namespace.
     pub(crate) own: bool,
     pub(crate) source: &'a mut dyn ConnectionSource,
 }
@@ -147,7 +147,6 @@ struct Sight {
     /// Who made the last of them, and the interface by which that client is reached, once it was
     /// asked for.
     client: Option<IpAddr>,
-    own: bool,
     interface: Option<String>,
 }
 
@@ -171,7 +170,6 @@ impl Sight {
             // What cannot be listed is no evidence.
             let Ok(listed) = look.source.list(*port) else { continue };
             let listed_now = Listed::of(&listed);
-            self.own = look.own;
             if let Some(before) = self.known.insert(*port, listed_now) {
                 let counts = |c: &&Connection| {
                     // In another namespace this host's addresses are not that namespace's.
@@ -202,9 +200,9 @@ impl Sight {
         if unseen < UNSEEN_MIN || connections < CONNECTIONS_MIN + late {
             return None;
         }
-        let (client, own, span) = (self.client, self.own, unseen.min(HOLD));
-        let asked =
-            || client.filter(|_| own).and_then(|client| way_to(client).ok()).unwrap_or_default();
+        let (client, span) = (self.client, unseen.min(HOLD));
+        // Also of a container's: DNAT changes where a connection goes, and not who it is from.
+        let asked = || client.and_then(|client| way_to(client).ok()).unwrap_or_default();
         let interface = self.interface.get_or_insert_with(asked).clone();
         Some(Bypassed { connections, span, client, interface })
     }
@@ -421,6 +419,17 @@ mod tests {
             let mut world = World { own, ..world(from) };
             let seen = after(9, 50, &mut world, &mut seen(&BUSY));
             assert_eq!(seen.bypassed.is_some(), found, "{from:?} {own}");
+        }
+    }
+
+    /// DNAT leaves the address of a client as it is, so our routes lead to those of a container, too. (The kernel takes
+    /// 0.0.0.0 for this host itself, whatever its routes are.)
+    #[test]
+    fn the_way_to_a_client_is_named_also_if_it_came_to_a_container() {
+        for own in [true, false] {
+            let mut world = World { own, ..world([0, 0, 0, 0]) };
+            let found = after(9, 50, &mut world, &mut seen(&BUSY)).bypassed.unwrap();
+            assert_eq!(found.interface, "lo", "own: {own}");
         }
     }
 

@@ -42,7 +42,7 @@ pub use aside::Aside;
 pub use elsewhere::{
     Elsewhere, Others, forwards_to, holder, is_silent_proxy, proxied_ports, proxy_sockets,
 };
-pub use link::{LinkFacts, is_of_host, links, links_within};
+pub use link::{LinkFacts, default_way, is_of_host, links, links_within};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};
 pub use netns::in_namespace;
 pub use qdisc::{Interface, InterfaceSource, RouteSource};

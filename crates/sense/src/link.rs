@@ -164,6 +164,13 @@ pub(crate) fn way_to(address: IpAddr) -> io::Result<String> {
     name_of(index)
 }
 
+/// The interface of the default route for IPv4, else for IPv6: that to an address which nobody has (RFC 5737, 3849).
+#[must_use]
+pub fn default_way() -> Option<String> {
+    let nobody = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1])];
+    nobody.into_iter().find_map(|address| way_to(address).ok())
+}
+
 /// The name of an interface of the caller's network namespace. A list of all takes a lock that who changes them
 /// holds; this does not.
 pub(crate) fn name_of(index: u32) -> io::Result<String> {

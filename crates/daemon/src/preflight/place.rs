@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use tidegate_config::{Config, InterfaceConfig, ServiceConfig, SystemFault, namespace_path};
 use tidegate_model::{Listen, Namespace};
 use tidegate_sense::{
-    Elsewhere, LinkFacts, Listener, ListenerSource, Others, SockDiag, forwards_to, holder,
-    in_namespace, is_silent_proxy, links_within, proxied_ports,
+    Elsewhere, LinkFacts, Listener, ListenerSource, Others, SockDiag, default_way, forwards_to,
+    holder, in_namespace, is_silent_proxy, links_within, proxied_ports,
 };
 
 /// Most interfaces that are named as places to attach to.
@@ -231,15 +231,23 @@ fn routed(all: &[LinkFacts]) -> String {
     }
 }
 
-/// The interfaces by which they may come.
+/// The interfaces by which they may come, that of the default route first: most clients come by it, whatever number
+/// it has.
 pub(crate) fn uplinks(all: &[LinkFacts]) -> Vec<String> {
+    uplinks_from(all, default_way().as_deref())
+}
+
+fn uplinks_from(all: &[LinkFacts], default: Option<&str>) -> Vec<String> {
     let routed = all.iter().filter(|link| link.up && link.master.is_none());
     let card = |link: &&LinkFacts| link.driver.is_some() || link.kind.is_none();
     let (cards, others): (Vec<_>, Vec<_>) = routed.filter(|link| link.name != "lo").partition(card);
     let others = others.into_iter().filter(|link| link.kind.as_deref() != Some("bridge"));
     let others: Vec<_> = others.collect();
     let chosen = if cards.is_empty() { others } else { cards };
-    chosen.into_iter().map(|link| link.name.clone()).take(OUTER_MAX).collect()
+    let mut names: Vec<String> = chosen.into_iter().map(|link| link.name.clone()).collect();
+    names.sort_by_key(|name| default != Some(name));
+    names.truncate(OUTER_MAX);
+    names
 }
 
 /// Whether somebody listens for each service where it says; else where.
@@ -520,5 +528,14 @@ mod tests {
             "so is the host's own traffic, and what is passed on"
         );
         assert_eq!(inner_port("eth0", &all), None, "whatever comes from outside comes by it");
+    }
+    #[test]
+    fn of_many_uplinks_that_of_the_default_route_is_named_first() {
+        let eth = |n: u32| link(n, &format!("eth{n}"), "");
+        let all: Vec<_> = (1..=6).map(eth).chain([link(9, "br0", "bridge")]).collect();
+        assert_eq!(uplinks_from(&all, None), ["eth1", "eth2", "eth3", "eth4"]);
+        assert_eq!(uplinks_from(&all, Some("eth6")), ["eth6", "eth1", "eth2", "eth3"]);
+        assert_eq!(uplinks_from(&all, Some("br0")), ["eth1", "eth2", "eth3", "eth4"]);
+        assert_eq!(routed(&all[6..]), "the interface by which clients come");
     }
 }

@@ -26,7 +26,7 @@ pub(crate) const LOOK_EVERY: Nanos = Nanos::SECOND;
 /// So long nothing was seen before anything is said.
 const UNSEEN_MIN: Nanos = Nanos::from_secs(3);
 /// So long after its SYN a connection may be opened (deferred accept, a handshake that is repeated).
-const LATE_MAX: Nanos = Nanos::from_secs(10);
+pub(crate) const LATE_MAX: Nanos = Nanos::from_secs(10);
 /// So many connections at least, beside those that may be late.
 const CONNECTIONS_MIN: u64 = 5;
 /// What was found counts for so long, unless something is seen.
@@ -48,12 +48,14 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// What was counted. `defers`: whether the server waits for a request before it takes a connection, if that is known.
-    /// Where it does not, a connection is opened with its handshake; else with its first request at the latest.
-    pub(crate) fn of(counts: &Counts, defers: Option<bool>) -> Self {
-        let opened = |of: &ConnectionCounts| match defers {
-            Some(false) => of.proved.max(of.asked),
-            Some(true) | None => of.asked,
+    /// What was counted. `defers`: whether the server waits for a request before it takes a connection, if that is known;
+    /// `full`: its accept queue was full of late. Where it does not wait and there is room, a connection is opened with its
+    /// handshake; else with its first request at the latest: for what finds no room the kernel forgets the handshake,
+    /// and sends its SYN-ACK again.
+    pub(crate) fn of(counts: &Counts, defers: Option<bool>, full: bool) -> Self {
+        let opened = |of: &ConnectionCounts| match (defers, full) {
+            (Some(false), false) => of.proved.max(of.asked),
+            _ => of.asked,
         };
         Self {
             offered: Some(counts.offered),
@@ -356,17 +358,20 @@ mod tests {
             connections: Some(connections),
             ..Counts::default()
         };
-        for (defers, found) in
-            [(Some(false), Some((18, UNSEEN_MIN))), (Some(true), None), (None, None)]
-        {
-            let (mut world, mut bypass) = (world(FAR), seen(&Seen::of(&silent, defers)));
+        for (defers, full, found) in [
+            (Some(false), false, Some((18, UNSEEN_MIN))),
+            (Some(false), true, None),
+            (Some(true), false, None),
+            (None, false, None),
+        ] {
+            let (mut world, mut bypass) = (world(FAR), seen(&Seen::of(&silent, defers, full)));
             let mute = Seen { replied: Some(0), opened: 9, ..BUSY };
             let mut last = Found::default();
             for second in 1..=3 {
                 world.opened += 9;
                 last = look(LAST + Nanos::from_secs(second), &mute, &mut world, &mut bypass);
             }
-            assert_eq!(count(last.unreplied), found, "{defers:?}");
+            assert_eq!(count(last.unreplied), found, "{defers:?} {full}");
         }
     }
 

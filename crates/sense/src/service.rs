@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The sources of one service: its accept queue, its CPUs and pressure, its counters.
 
-use crate::bypass::{Bypass, Found, Look, Seen};
+use crate::bypass::{Bypass, Found, LATE_MAX, Look, Seen};
 use crate::cgroup::{Group, Usage};
 use crate::cpu::{Beside, Cpu, Sample};
 use crate::defer::Defer;
@@ -55,6 +55,8 @@ pub(crate) struct Service {
     pressures: Option<[Pressure; 3]>,
     pressure_held: [Held<Share>; 3],
     accept_held: Held<AcceptQueue>,
+    /// When a listener's accept queue was full last.
+    full: Option<Nanos>,
     cpu_held: Held<Share>,
 }
 
@@ -75,6 +77,7 @@ impl Service {
             pressures: None,
             pressure_held: [None; 3],
             accept_held: None,
+            full: None,
             cpu_held: None,
             passive: Passive::default(),
             defer: Defer::default(),
@@ -150,6 +153,9 @@ impl Service {
                 for listener in &self.listeners {
                     queue.length += u64::from(listener.queue);
                     queue.limit += u64::from(listener.limit);
+                    if listener.queue >= listener.limit {
+                        self.full = Some(now);
+                    }
                 }
                 self.accept_held = Some((now, queue));
             }
@@ -197,6 +203,11 @@ impl Service {
         }
     }
 
+    /// Whether an accept queue of its was full of late: connections may be opened that much after their handshakes.
+    fn was_full(&self, now: Nanos) -> bool {
+        self.full.is_some_and(|at| now.since(at) <= LATE_MAX)
+    }
+
     /// What came past the hooks of late. `counts`: what they have seen since the tick before; `None`:
     /// not known.
     pub(crate) fn bypassed(
@@ -205,8 +216,8 @@ impl Service {
         counts: Option<Counts>,
         space: &mut Space,
     ) -> Found {
-        let defers = self.defer.known();
-        let seen = counts.map_or_else(Seen::default, |counts| Seen::of(&counts, defers));
+        let (defers, full) = (self.defer.known(), self.was_full(now));
+        let seen = counts.map_or_else(Seen::default, |counts| Seen::of(&counts, defers, full));
         let ports = self.listeners.iter().map(|listener| listener.port).collect();
         let exempt = &self.source.exempt[..];
         let (grew, own) = (space.grew, space.namespace.is_none());
@@ -265,4 +276,33 @@ fn pressures(place: &Place, roots: &Roots) -> [Pressure; 3] {
 
 fn machine_pressure(proc: &Path, kind: &str) -> PathBuf {
     proc.join("pressure").join(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each of them by itself: the kernel fills one while others have room (SO_REUSEPORT).
+    #[test]
+    fn a_full_accept_queue_is_remembered_for_as_long_as_connections_may_be_late() {
+        let listener = |queue| Listener {
+            address: [0, 0, 0, 0].into(),
+            port: 80,
+            v6_only: false,
+            queue,
+            limit: 4,
+            inode: queue,
+            cgroup_id: None,
+        };
+        let mut service = Service::new(ServiceSource::default());
+        let mut full = |second, queues: &[u32]| {
+            let now = Nanos::from_secs(second);
+            service.listeners = queues.iter().map(|queue| listener(*queue)).collect();
+            service.queue(now, &Ok(()), &mut Vec::new());
+            service.was_full(now)
+        };
+        assert!(!full(1, &[3, 0]));
+        assert!(full(2, &[4, 0]));
+        assert!(full(12, &[3, 0]) && !full(13, &[3, 0]));
+    }
 }

@@ -61,6 +61,13 @@ const CRATES: [&str; 4] = ["bpf", "crates/sense", "crates/daemon", "crates/tideg
 /// What only the guest has tests for.
 const FEATURES: &str = "tidegate/guest";
 const PLACE: &str = "target/guest";
+/// What is run under systemd where nobody names anything.
+const TESTS_OF_UNIT: [&str; 1] = ["guest_systemd"];
+/// For init.sh, and for tests that are not to be run on any other machine.
+const UNDER_SYSTEMD: &str = "tidegate.systemd";
+/// Boots the unit with the tests and what that starts, none of the machine's other units. Without a network a time server
+/// is of no use, and nobody but the tests is to set the clock.
+const SYSTEMD: &str = "systemd.unit=tidegate-guest.service systemd.mask=systemd-timesyncd.service";
 /// The package with the first program in there.
 const BUSYBOX: &str = "busybox-static";
 const MEMORY: &str = "6144";
@@ -74,6 +81,9 @@ pub(crate) struct Options {
     /// Minutes after which the guest is switched off
     #[arg(long, default_value_t = 40)]
     minutes: u64,
+    /// The machine's own systemd as first process, for tests of the unit; with no names those alone
+    #[arg(long)]
+    systemd: bool,
     /// Names of test programs, as `cargo test --test` takes them; none: those of the dataplane
     tests: Vec<String>,
 }
@@ -95,6 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     std::fs::create_dir_all(&place)?;
     let kernel = Kernel::of_series(&options.kernel, &place)?;
     let wanted: Vec<&str> = match &options.tests[..] {
+        [] if options.systemd => TESTS_OF_UNIT.to_vec(),
         [] => TESTS.to_vec(),
         some => some.iter().map(String::as_str).collect(),
     };
@@ -107,7 +118,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         println!("guest: this kernel has no tcx, left out: {test}");
     }
     let mut tally = Tally::default();
-    let qemu = qemu(&kernel, &initramfs, &share, &place.join("console"));
+    let files = [("host", Path::new("/")), ("modules", &kernel.modules()), ("guest", &share)];
+    let mut qemu = qemu(&kernel, &initramfs, files, &place.join("console"));
+    qemu.arg("-append").arg(command_line(options.systemd));
     let limit = Duration::from_secs(60 * options.minutes);
     let ran = test_run::watch(qemu, limit, "", &mut tally);
     tally.end_of_programs();
@@ -203,6 +216,7 @@ fn share(place: &Path, programs: &[Program], left_out: &[&str]) -> Result<PathBu
     let skip: Vec<String> = left_out.iter().map(|test| format!("--skip={test}")).collect();
     std::fs::write(share.join("skip"), skip.join(" "))?;
     std::fs::write(share.join("tests.sh"), include_str!("tests.sh"))?;
+    std::fs::write(share.join("tidegate-guest.service"), include_str!("tidegate-guest.service"))?;
     Ok(share)
 }
 
@@ -237,8 +251,19 @@ fn initramfs(place: &Path, kernel: &Kernel) -> Result<PathBuf> {
     Ok(packed)
 }
 
-/// Kernel messages go to `console`, what the tests say to our output.
-fn qemu(kernel: &Kernel, initramfs: &Path, share: &Path, console: &Path) -> std::process::Command {
+fn command_line(systemd: bool) -> String {
+    let plain = "console=ttyS0 quiet panic=-1";
+    if systemd { format!("{plain} {UNDER_SYSTEMD} {SYSTEMD}") } else { plain.to_owned() }
+}
+
+/// Kernel messages go to `console`, what the tests say to our output. `files`: what it reads, by the names that
+/// init.sh mounts.
+fn qemu(
+    kernel: &Kernel,
+    initramfs: &Path,
+    files: [(&str, &Path); 3],
+    console: &Path,
+) -> std::process::Command {
     let folder = |tag: &str, path: &Path| {
         let path = path.display();
         format!("local,path={path},mount_tag={tag},security_model=none,readonly=on,multidevs=remap")
@@ -248,10 +273,8 @@ fn qemu(kernel: &Kernel, initramfs: &Path, share: &Path, console: &Path) -> std:
     qemu.args(["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", MEMORY]);
     qemu.args(["-display", "none", "-no-reboot", "-nic", "none", "-monitor", "none"]);
     qemu.arg("-kernel").arg(kernel.image()).arg("-initrd").arg(initramfs);
-    qemu.args(["-append", "console=ttyS0 quiet panic=-1"]);
     qemu.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
-    for (tag, path) in [("host", Path::new("/")), ("modules", &kernel.modules()), ("guest", share)]
-    {
+    for (tag, path) in files {
         qemu.arg("-virtfs").arg(folder(tag, path));
     }
     qemu
@@ -266,6 +289,16 @@ mod tests {
         assert_eq!(left_out("6.1").expect("a series").len(), NEED_TCX.len());
         assert!(left_out("6.12").expect("a series").is_empty());
         assert!(left_out("six").is_err());
+    }
+
+    /// Its tests set the clock and install a unit: they look for that word.
+    #[test]
+    fn only_a_guest_under_systemd_is_told_so() {
+        let guard = include_str!("../../../crates/tidegate/tests/guest_systemd.rs");
+        assert!(guard.contains(&format!("{UNDER_SYSTEMD:?}")));
+        assert!(include_str!("init.sh").contains(UNDER_SYSTEMD));
+        assert!(command_line(true).contains(UNDER_SYSTEMD));
+        assert!(!command_line(false).contains("systemd"));
     }
 
     #[test]

@@ -4,10 +4,13 @@
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 stty -F /dev/ttyS1 raw
 exec > /dev/ttyS1 2>&1 < /dev/null
-mkdir -p /dev/pts /dev/shm
-mount -t devpts devpts /dev/pts
-mount -t tmpfs shm /dev/shm
-mount -t cgroup2 cgroup /sys/fs/cgroup
+# systemd has done all that.
+if ! grep -q tidegate.systemd /proc/cmdline; then
+	mkdir -p /dev/pts /dev/shm
+	mount -t devpts devpts /dev/pts
+	mount -t tmpfs shm /dev/shm
+	mount -t cgroup2 cgroup /sys/fs/cgroup
+fi
 ip link set lo up
 ulimit -n 20000
 echo "guest: Linux $(uname -r)"

@@ -343,7 +343,16 @@ impl Lab {
         let path = "/".to_owned();
         let (behind, port) = (Vec::new(), options.port);
         let transport = Transport::Clear;
-        Ok(Server { process, behind, port, path, access_log: None, mix: None, transport })
+        Ok(Server {
+            process,
+            behind,
+            port,
+            path,
+            access_log: None,
+            mix: None,
+            transport,
+            unasked: None,
+        })
     }
 
     /// Starts a proxy on `port` in front of a server (which then listens on another port).

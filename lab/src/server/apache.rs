@@ -278,5 +278,5 @@ pub(crate) fn start(lab: &Lab, options: &ApacheOptions) -> Result<Server> {
     }
     let access_log = Some(dir.join("access.log"));
     let (behind, port, transport) = (Vec::new(), options.port, options.transport);
-    Ok(Server { process, behind, port, path, access_log, mix, transport })
+    Ok(Server { process, behind, port, path, access_log, mix, transport, unasked: None })
 }

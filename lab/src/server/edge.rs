@@ -12,6 +12,7 @@
 
 use super::envoy;
 use super::tls::{self, Certificate};
+use super::unasked::{self, Unasked};
 use super::{FailsafePolicy, Server, listens, nginx};
 use crate::error::{LabError, Result};
 use crate::gate::Gate;
@@ -38,6 +39,9 @@ const ASK: &str = "/run/tidegate/edge.sock";
 const REPORT: &str = "/run/tidegate/edge.log";
 const APPLICATION: &str = "127.0.0.1:8080";
 const SPOE: &str = "/etc/haproxy/tidegate-spoe.cfg";
+/// Behind this rule of HAProxy the answer is there, or is missing.
+const HAPROXY_ASKS: &str = "    http-request send-spoe-group tidegate ask\n";
+const ENVOY_NODE: &str = "node: {id: edge, cluster: edge}";
 const ENVOY_APPLICATION: &str = "port_value: 8080";
 const ENVOY_LISTEN: &str = "{address: 0.0.0.0, port_value: 80}";
 const ENVOY_CHAIN: &str = "        - filters:\n";
@@ -117,6 +121,19 @@ pub struct EdgeOptions<'a> {
     pub transport: Transport,
 }
 
+impl EdgeOptions<'_> {
+    /// Where a proxy with files in `dir` counts what it passed unasked.
+    fn unasked(&self, dir: &Path) -> Option<Unasked> {
+        let EdgeLimit::Gate(_) = self.limit else { return None };
+        match self.proxy {
+            EdgeProxy::Nginx => Some(Unasked::Nginx(dir.join("error.log"))),
+            EdgeProxy::Haproxy => Some(Unasked::Haproxy(dir.join("admin"))),
+            EdgeProxy::Envoy { .. } => Some(Unasked::Envoy(dir.join("admin"))),
+            EdgeProxy::Failsafe { .. } => None,
+        }
+    }
+}
+
 /// What all proxies are given.
 struct Place<'a> {
     lab: &'a Lab,
@@ -144,7 +161,8 @@ pub(crate) fn start(
     };
     let path = behind.path.clone();
     let (behind, access_log, mix, transport) = (Vec::new(), None, None, options.transport);
-    Ok(Server { process, behind, port, path, access_log, mix, transport })
+    let unasked = options.unasked(&place.dir);
+    Ok(Server { process, behind, port, path, access_log, mix, transport, unasked })
 }
 
 /// An example of packaging/, in which each of these is something else.
@@ -255,8 +273,13 @@ impl Place<'_> {
             EdgeLimit::Gate(gate) => {
                 let spoe = self.dir.join("spoe.cfg");
                 os::write(&spoe, HAPROXY_SPOE)?;
-                let own = [(SPOE, os::text(&spoe)), ("bind :80 ", format!("{bind} "))];
+                let own = [
+                    (SPOE, os::text(&spoe)),
+                    ("bind :80 ", format!("{bind} ")),
+                    (HAPROXY_ASKS, format!("{HAPROXY_ASKS}{}", unasked::HAPROXY_RULES)),
+                ];
                 example(HAPROXY, &[self.gate(gate).as_slice(), &own].concat())?
+                    + unasked::HAPROXY_TABLE
             }
             EdgeLimit::None => self.haproxy_proxy(&bind, "", ""),
             EdgeLimit::Places { connections, queue } => self.haproxy_proxy(
@@ -267,7 +290,11 @@ impl Place<'_> {
             other => return has_not("HAProxy", other),
         };
         let file = self.dir.join("haproxy.cfg");
-        let global = format!("global\n nbthread {THREADS}\n maxconn {}\n", CONNECTIONS / 2);
+        let admin = os::text(&self.dir.join("admin"));
+        let global = format!(
+            "global\n nbthread {THREADS}\n maxconn {}\n stats socket {admin} level admin\n",
+            CONNECTIONS / 2
+        );
         os::write(&file, global + &rules)?;
         let haproxy = os::text(&os::find_program("haproxy")?);
         self.start("haproxy", &[&haproxy, "-db", "-f", &os::text(&file)])
@@ -322,7 +349,9 @@ impl Place<'_> {
             || ENVOY_CHAIN.to_owned(),
             |socket| format!("        - transport_socket: {socket}\n          filters:\n"),
         );
+        let admin = envoy::admin(&self.dir.join("admin"));
         let own = [
+            (ENVOY_NODE, format!("admin: {admin}\n{ENVOY_NODE}")),
             (ASK, os::text(&gate.ask)),
             (ENVOY_APPLICATION, format!("port_value: {}", self.behind)),
             (ENVOY_LISTEN, listen),
@@ -370,10 +399,10 @@ mod tests {
         for place in [ASK, REPORT, APPLICATION, "listen 80;"] {
             assert!(NGINX.contains(place), "{place}");
         }
-        for place in [ASK, REPORT, APPLICATION, SPOE, "bind :80 "] {
+        for place in [ASK, REPORT, APPLICATION, SPOE, "bind :80 ", HAPROXY_ASKS] {
             assert!(HAPROXY.contains(place), "{place}");
         }
-        for place in [ASK, ENVOY_APPLICATION, ENVOY_LISTEN, ENVOY_CHAIN] {
+        for place in [ASK, ENVOY_NODE, ENVOY_APPLICATION, ENVOY_LISTEN, ENVOY_CHAIN] {
             assert_eq!(ENVOY.matches(place).count(), 1, "{place}");
         }
         let replaced = example("a b a", &[("a", "c".to_owned())]).unwrap();

@@ -104,7 +104,7 @@ impl Config<'_> {
             chain["transport_socket"] = secured(tls);
         }
         json!({
-            "admin": {"address": {"pipe": {"path": self.admin}}},
+            "admin": admin(self.admin),
             "static_resources": {
                 // As our example says: handshakes of a crowd take turns with what is in flight.
                 "listeners": [{"name": "in", "address": socket("::", self.port),
@@ -118,6 +118,11 @@ impl Config<'_> {
             }
         })
     }
+}
+
+/// Its administration at a socket of this path.
+pub(crate) fn admin(path: &Path) -> Value {
+    json!({"address": {"pipe": {"path": path}}})
 }
 
 fn socket(address: &str, port: u16) -> Value {

@@ -107,7 +107,8 @@ pub(crate) fn start(lab: &Lab, kind: &FrontKind, behind: &Server, port: u16) -> 
     let path = behind.path.clone();
     let mix = behind.mix.clone();
     let (behind, transport) = (Vec::new(), Transport::Clear);
-    let server = Server { process, behind, port, path, access_log: None, mix, transport };
+    let server =
+        Server { process, behind, port, path, access_log: None, mix, transport, unasked: None };
     Ok(Front { server, kind: kind.clone(), dir })
 }
 
@@ -283,7 +284,7 @@ impl Front {
 }
 
 /// Sends a request to an administration socket and reads until the other side closes.
-fn ask(socket: &Path, request: &[u8]) -> Result<String> {
+pub(super) fn ask(socket: &Path, request: &[u8]) -> Result<String> {
     let wrap = || LabError::io(format!("ask {}", socket.display()));
     let mut stream = UnixStream::connect(socket).map_err(wrap())?;
     stream.set_read_timeout(Some(ADMIN_LIMIT)).map_err(wrap())?;

@@ -11,6 +11,7 @@ pub(crate) mod node;
 pub(crate) mod queued;
 pub mod tiny;
 pub(crate) mod tls;
+pub(crate) mod unasked;
 
 pub use apache::{ApacheOptions, Cgi, Mpm};
 pub use edge::{EdgeLimit, EdgeOptions, EdgeProxy};
@@ -108,9 +109,19 @@ pub struct Server {
     pub(crate) mix: Option<Mix>,
     /// How requests to it are carried.
     pub(crate) transport: Transport,
+    /// Where it counts what it passed without an answer of the gate, if it is to ask one.
+    pub(crate) unasked: Option<unasked::Unasked>,
 }
 
 impl Server {
+    /// Requests that a proxy at the edge passed because it had no answer of the gate; `None`: it asks none.
+    ///
+    /// # Errors
+    /// When the proxy does not tell.
+    pub fn unasked(&self) -> Result<Option<u64>> {
+        self.unasked.as_ref().map(unasked::Unasked::count).transpose()
+    }
+
     /// Where it listens, IPv4.
     #[must_use]
     pub fn target(&self) -> SocketAddr {

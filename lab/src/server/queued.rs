@@ -112,7 +112,16 @@ pub(crate) fn start(lab: &Lab, options: &QueuedOptions) -> Result<Server> {
     let path = format!("/cgi-bin/queue?work_us={work}&busy_us={busy}");
     let (behind, transport, mix) = (Vec::new(), Transport::Clear, None);
     let access_log = Some(dir.join("access.log"));
-    Ok(Server { process, behind, port: options.port, path, access_log, mix, transport })
+    Ok(Server {
+        process,
+        behind,
+        port: options.port,
+        path,
+        access_log,
+        mix,
+        transport,
+        unasked: None,
+    })
 }
 
 /// Statically where the C library allows: it halves what the start of a program costs.

@@ -5,9 +5,8 @@ use super::scenario::{Extent, Scenario};
 use crate::rivals::Shape;
 use crate::survival::measure::{Metric, Normal, Span, of_load, recovery, worst};
 use anyhow::{Context, Result};
-use serde_json::Value;
 use std::cell::RefCell;
-use tidegate_lab::{Arrive, Group, LoadPlan, LoadReport, Phase, Product, Script};
+use tidegate_lab::{Arrive, Group, LoadPlan, LoadReport, Phase, Product, Script, Server};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tidegate_workload::{Profile, Segment};
 
@@ -85,7 +84,7 @@ pub(super) fn plan(
 /// Whose CPU time is looked at, and which CPU has proxy, gate and load.
 pub(super) struct Watched<'a> {
     pub(super) server: &'a Group,
-    pub(super) proxy: &'a Group,
+    pub(super) proxy: &'a Server,
     pub(super) gate: Option<&'a Product>,
     pub(super) edge_cpu: usize,
 }
@@ -98,8 +97,8 @@ struct Mark {
     proxy: f64,
     gate: f64,
     idle: f64,
-    /// Requests that the gate has let pass.
-    admitted: f64,
+    /// Requests that the proxy has passed without an answer of the gate; NaN: it asks none, or does not say.
+    unasked: f64,
 }
 
 impl Watched<'_> {
@@ -108,22 +107,13 @@ impl Watched<'_> {
         Mark {
             at: MonotonicClock.now().as_secs_f64(),
             server: used(self.server),
-            proxy: used(self.proxy),
+            proxy: used(self.proxy.group()),
             gate: self.gate.map_or(0.0, |product| used(product.process().group())),
             idle: idle(&std::fs::read_to_string("/proc/stat").unwrap_or_default(), self.edge_cpu),
             // Last: its answer may take long, and the rest is of this moment.
-            admitted: self.gate.map_or(f64::NAN, |p| p.status().map_or(f64::NAN, |s| admitted(&s))),
+            unasked: self.proxy.unasked().ok().flatten().map_or(f64::NAN, |count| count as f64),
         }
     }
-}
-
-/// Requests that were let pass, by a status of the gate.
-fn admitted(status: &Value) -> f64 {
-    let counts = status.pointer("/services/0/counts").and_then(Value::as_array);
-    let admit = |count: &&Value| count["verdict"] == "admit";
-    counts.map_or(f64::NAN, |all| {
-        all.iter().filter(admit).filter_map(|count| count["count"].as_f64()).sum()
-    })
 }
 
 /// Seconds that a CPU was idle, by the kernel's own count.
@@ -164,8 +154,7 @@ impl Marks {
         };
         let lasted = (to.at - from.at).max(f64::MIN_POSITIVE);
         let share = |of: fn(&Mark) -> f64| (of(to) - of(from)) / lasted;
-        let admitted = share(|m| m.admitted);
-        let unasked = admitted.is_finite().then(|| (1.0 - admitted / answered).max(0.0));
+        let unasked = Some(share(|m| m.unasked) / answered).filter(|share| share.is_finite());
         let mut shares = vec![
             ("server_cpu", "share", share(|m| m.server)),
             ("proxy_cpu", "share", share(|m| m.proxy)),
@@ -227,7 +216,6 @@ fn load_cpu(report: &LoadReport, span: Span) -> f64 {
 mod tests {
     use super::*;
     use crate::catalog;
-    use serde_json::json;
 
     fn scenario() -> Scenario {
         let experiment = catalog::find("product/gateways").unwrap();
@@ -264,28 +252,20 @@ mod tests {
         assert!(idle(stat, 2).is_nan() && idle("", 0).is_nan());
     }
 
-    #[test]
-    fn what_the_gate_let_pass_is_in_its_status() {
-        let count = |verdict: &str, count: u64| json!({"verdict": verdict, "count": count});
-        let counts = [count("admit", 3), count("reject", 5), count("admit", 4)];
-        assert!((admitted(&json!({"services": [{"counts": counts}]})) - 7.0).abs() < 1e-9);
-        assert!(admitted(&json!({"services": []})).is_nan());
-    }
-
     /// Each load has the difference of its own two looks.
     #[test]
     fn shares_are_of_one_load() {
         let marks = Marks::default();
-        let mark = |at: f64, server: f64, idle: f64, admitted: f64| Mark {
+        let mark = |at: f64, server: f64, idle: f64, unasked: f64| Mark {
             at,
             server,
             idle,
-            admitted,
+            unasked,
             ..Mark::default()
         };
         marks.marks.borrow_mut().extend([
             mark(1.0, 0.0, 0.0, 10.0),
-            mark(5.0, 4.0, 1.0, 2_410.0),
+            mark(5.0, 4.0, 1.0, 810.0),
             mark(6.0, 4.5, 2.0, f64::NAN),
             mark(8.0, 5.5, 4.0, 9.0),
         ]);
@@ -293,7 +273,7 @@ mod tests {
             marks.shares(index, 800.0).iter().find(|m| m.0 == name).map(|m| m.2)
         };
         let share = |index, name| find(index, name).unwrap();
-        // 600 of 800 a second were let pass; where the gate did not say, nothing is known.
+        // 200 of 800 a second passed unasked; where the proxy did not say, nothing is known.
         assert!((share(0, "unasked") - 0.25).abs() < 1e-9);
         assert!(find(1, "unasked").is_none());
         assert!((share(0, "server_cpu") - 1.0).abs() < 1e-9);

@@ -257,7 +257,7 @@ impl Gateways<'_> {
         let marks = Marks::default();
         let watched = Watched {
             server: stand.server.group(),
-            proxy: stand.edge.group(),
+            proxy: &stand.edge,
             gate: stand.product(),
             edge_cpu: self.edge_cpu,
         };

@@ -80,8 +80,7 @@ pub(crate) enum Command {
     /// That a service "probably" refused a client is wrong for at most 1 % of other clients, while
     /// `tables.refusals` holds all refusals of a minute: 8,700 new clients a second by default, and about
     /// 1,750 of those that are dropped silently, since each sends its SYN again and counts up to five times.
-    /// In a larger flood the answer gives its
-    /// own share of wrong hits (`refused_wrong` in JSON).
+    /// In a larger flood the answer gives its own share of wrong hits (`refused_wrong` in JSON).
     Explain(ExplainArgs),
     /// Show what happened: when services shed, why and what came of it, modes, reloads, restarts.
     History(HistoryArgs),

@@ -82,8 +82,8 @@ fn each_is_counted_and_refused_once(
     let offered = world.metric("service_offered_syns_total");
     assert!((offered - all).abs() < 0.5, "{case}: {offered} SYNs of {all} connections");
     if refusal == Refusal::Reset {
-        let page = world.get("/readyz").unwrap();
-        assert!(page.contains(" 200 "), "{case}: {page}");
+        // On a busy machine the lease may not have been renewed for a while.
+        world.ready();
     }
     let mut daemon = world.replace_daemon();
     daemon.kill().unwrap();

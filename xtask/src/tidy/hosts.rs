@@ -34,8 +34,10 @@ const PUBLIC: [&str; 23] = [
 /// Names that are kept for examples, and the machine itself.
 const EXAMPLES: [&str; 7] =
     ["example", "example.com", "example.org", "example.net", "test", "invalid", "localhost"];
-/// Upstreams of packaging/nginx.conf and a Service of packaging/kubernetes, which are no hosts.
-const UPSTREAMS: [&str; 3] = ["application", "tidegate", "tidegate.tidegate.svc.cluster.local"];
+/// Upstreams of packaging/nginx.conf, nginx's word before the path of a socket, and a Service of packaging/kubernetes,
+/// which are no hosts.
+const UPSTREAMS: [&str; 4] =
+    ["application", "tidegate", "unix", "tidegate.tidegate.svc.cluster.local"];
 /// Texts of others, unchanged.
 const FOREIGN: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSES/", "bpf/vmlinux/"];
 

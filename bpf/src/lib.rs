@@ -56,7 +56,7 @@ pub use limits::ServiceParams;
 pub use mount::foreign_program;
 pub use namespace::{offload_notes, xdp_costs};
 pub use pins::{prepare as prepare_pins, shown as shown_pins};
-pub use plan::{Interface, Plan, Settings, action_of, policy_of};
+pub use plan::{Interface, Plan, Settings, action_of, cpus, policy_of};
 pub use read::{Count, Passed, Sample};
 pub use removal::{InForce, Leftovers, Removal, Whose, leftovers, remove_all};
 pub use requests::{BucketParams, RequestReason, RuleCount};

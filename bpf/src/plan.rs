@@ -2,7 +2,9 @@
 //! What the dataplane follows: a configuration, and what only the daemon knows.
 
 use crate::abi::{
-    Conn, FLOW_WAYS, FlowSet, FlowSources, FlowTimes, Pending, SOURCE_WAYS, Source, SourceSet,
+    BucketCopy, BucketTotals, CLASSES_MAX, Chain, Conn, Counts, Doors, FLOW_WAYS, FlowSet,
+    FlowSources, FlowTimes, Origins, Pending, RULE_BUCKETS_MAX, RULES_MAX, ReasonCounts,
+    RequestChain, RuleCounts, SERVICES_MAX, SLOTS, SOURCE_WAYS, Source, SourceSet, Totals,
 };
 use crate::{Error, lately};
 use std::net::IpAddr;
@@ -116,22 +118,47 @@ impl Plan {
         self.config.services.iter().map(|service| policy_of(&service.policy)).collect()
     }
 
-    /// The tables whose size is configured: the key of the configuration, and about how many bytes
-    /// of kernel memory each takes. That of requests is there once a service has rules.
+    /// About how many bytes of kernel memory this takes on a machine with so many CPUs. First the tables whose
+    /// size is configured, by their keys, then the `states` of all services and buckets, both sets of tables that
+    /// tell sources and listeners apart, and what each CPU counts for itself if it is known how many there are.
+    /// What is left out is smaller than 1 MiB. That of requests is there once a service has rules.
     #[must_use]
-    pub fn memory(&self) -> [(&'static str, u64); 5] {
+    pub fn memory(&self, cpus: Option<usize>) -> Vec<(&'static str, u64)> {
         let tables = &self.config.tables;
         let of = |size: u32, bytes: usize| u64::from(size) * bytes as u64;
         let flows = size_of::<FlowSet>() + size_of::<FlowTimes>() + size_of::<FlowSources>();
         let place = size_of::<SourceSet>() / SOURCE_WAYS;
         let slices = LatelyTurn::SLICES as usize;
-        [
+        let mut memory = vec![
             ("handshakes", of(tables.handshakes, size_of::<Pending>())),
             ("connections", of(tables.connections, flows / FLOW_WAYS)),
             ("sources", of(tables.sources, place + size_of::<Source>())),
             ("refusals", of(tables.refusals / lately::EACH, slices * size_of::<LatelyLine>())),
-            ("requests", of(tables.requests, size_of::<Conn>() + HASH_BYTES)),
-        ]
+        ];
+        if self.has_rules() {
+            memory.push(("requests", of(tables.requests, size_of::<Conn>() + HASH_BYTES)));
+        }
+        let sets = SLOTS as usize * (size_of::<Origins>() + size_of::<Doors>());
+        memory.extend([("states", self.states()), ("classification", sets as u64)]);
+        memory.extend(cpus.map(|cpus| ("counters", self.counters() * cpus as u64)));
+        memory
+    }
+
+    /// Bytes of what all CPUs share of policies: of each service, whichever its policy is.
+    fn states(&self) -> u64 {
+        let services = SERVICES_MAX * size_of::<Chain>();
+        let buckets = RULE_BUCKETS_MAX * size_of::<RequestChain>();
+        (services + if self.has_rules() { buckets } else { 0 }) as u64
+    }
+
+    /// Bytes of what each CPU has for itself, but for some KiB to work in.
+    fn counters(&self) -> u64 {
+        let service =
+            size_of::<BucketCopy>() + CLASSES_MAX * size_of::<Counts>() + size_of::<Totals>();
+        let rules = SERVICES_MAX * size_of::<ReasonCounts>()
+            + RULE_BUCKETS_MAX * size_of::<BucketTotals>()
+            + SLOTS as usize * RULES_MAX * size_of::<RuleCounts>();
+        (SERVICES_MAX * service + if self.has_rules() { rules } else { 0 }) as u64
     }
 
     /// Whether a service has request rules: then there are hooks for them.
@@ -145,6 +172,12 @@ impl Plan {
         let replies = &self.config.replies;
         if replies.rst_per_second == 0 { 0 } else { replies.rst_per_second_proved }
     }
+}
+
+/// The CPUs that this machine may have: each counts for itself. `None`: the system does not say.
+#[must_use]
+pub fn cpus() -> Option<usize> {
+    libbpf_rs::num_possible_cpus().ok()
 }
 
 /// The policy of a service.

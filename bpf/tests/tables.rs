@@ -6,10 +6,12 @@
 
 mod support;
 
+use libbpf_rs::{MapType, ObjectBuilder};
+use std::collections::BTreeMap;
 use support::netns::{BpfFs, plan};
 use support::object::require_root;
 use support::packet::{ACK, PSH, Packet, SERVER4, SYN, eth};
-use tidegate_bpf::testing::{Outcome, TestHook, TestPlane, plans};
+use tidegate_bpf::testing::{Objects, Outcome, TestHook, TestPlane, plans};
 use tidegate_bpf::{Dataplane, Plan};
 use tidegate_config::Tables;
 use tidegate_policy::{Action, Reason};
@@ -173,9 +175,53 @@ fn a_reload_does_not_resize_and_a_restart_begins_anew() {
 #[test]
 fn the_memory_of_the_tables_is_what_the_kernel_takes() {
     require_root();
-    let memory = Plan::default().memory();
+    let memory = Plan::default().memory(Some(1));
     let all: u64 = memory.iter().map(|(_, bytes)| bytes).sum();
     println!("{memory:?}: {} MiB", all >> 20);
     assert_eq!(memory[0], ("handshakes", (1 << 18) * 32));
     assert!(all < 64 << 20, "{memory:?}");
+}
+
+/// Bytes that a CPU has to work in: they are not counted, and do not grow with services or rules.
+const WORK_MAX: u64 = 16 << 10;
+
+/// What a plan says of all CPUs is what the maps in the programs come to, with request rules and without.
+#[test]
+fn the_memory_of_64_cpus_is_that_of_the_maps() {
+    const CPUS: usize = 64;
+    let Objects { xdp, tc, egress, heartbeat, replay, request_in, request_out, sweep } =
+        Objects::default();
+    let hooks = [xdp, tc, egress, heartbeat, replay];
+    let rules = [request_in, request_out, sweep];
+    let mut bare = small();
+    bare.config.services[0].requests = None;
+    for (plan, objects) in
+        [(bare, hooks.to_vec()), (small(), hooks.into_iter().chain(rules).collect())]
+    {
+        let maps = maps_of(&objects);
+        let said: BTreeMap<&str, u64> = plan.memory(Some(CPUS)).into_iter().collect();
+        let each: u64 = maps.values().filter_map(|(each, bytes)| each.then_some(*bytes)).sum();
+        let of = |name: &str| maps.get(name).map_or(0, |(_, bytes)| *bytes);
+        println!("{said:?}: {each} bytes a CPU");
+        let work =
+            each.checked_sub(said["counters"] / CPUS as u64).expect("more is said than there is");
+        assert!(work < WORK_MAX, "{work} bytes of each CPU are not said: {maps:?}");
+        assert_eq!(said["classification"], of("tg_origins") + of("tg_doors"), "{maps:?}");
+        assert_eq!(said["states"], of("tg_states") + of("tg_buckets"), "{maps:?}");
+    }
+}
+
+/// The maps of objects by their names: whether each CPU has its own, and the bytes of its values.
+fn maps_of(objects: &[Vec<u8>]) -> BTreeMap<String, (bool, u64)> {
+    let mut maps = BTreeMap::new();
+    for object in objects {
+        let object = ObjectBuilder::default().open_memory(object).unwrap();
+        for map in object.maps() {
+            let each = map.map_type() == MapType::PercpuArray;
+            let value = u64::from(map.value_size()).next_multiple_of(8);
+            let name = map.name().to_string_lossy().into_owned();
+            maps.insert(name, (each, u64::from(map.max_entries()) * value));
+        }
+    }
+    maps
 }

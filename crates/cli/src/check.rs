@@ -131,7 +131,7 @@ pub(crate) fn check(
     }
     summary(&config, out)?;
     tables(&memory, out)?;
-    writeln!(out, "{file}: right")?;
+    writeln!(out, "{file}: configuration is valid")?;
     Ok(Exit::Ok)
 }
 
@@ -164,7 +164,7 @@ fn invalid(file: String, errors: &ConfigErrors, out: &mut dyn Write) -> anyhow::
     Ok(Exit::Config)
 }
 
-/// What the tables of connections take of the kernel's memory.
+/// What the configuration takes of the kernel's memory.
 fn tables(memory: &[(&str, u64)], out: &mut dyn Write) -> anyhow::Result<()> {
     const MIB: f64 = 1_048_576.0;
     if memory.is_empty() {
@@ -173,7 +173,7 @@ fn tables(memory: &[(&str, u64)], out: &mut dyn Write) -> anyhow::Result<()> {
     let shown: Vec<String> =
         memory.iter().map(|(key, bytes)| format!("{key} {:.1}", *bytes as f64 / MIB)).collect();
     let all = memory.iter().map(|(_, bytes)| *bytes).sum::<u64>() as f64 / MIB;
-    writeln!(out, "tables: {} MiB, {all:.1} in all", shown.join(", "))?;
+    writeln!(out, "kernel memory: {} MiB, {all:.1} in all", shown.join(", "))?;
     Ok(())
 }
 

@@ -30,7 +30,8 @@ pub trait Host {
     /// [`tidegate_config::LoadError`] ends with [`Exit::Config`].
     fn run(&self, args: &RunArgs) -> anyhow::Result<()>;
 
-    /// The tables of a configuration by their keys, and about how many bytes each takes.
+    /// What a configuration takes of this machine's kernel memory: tables by their keys, `states`, `counters`; and
+    /// about how many bytes each takes.
     fn table_memory(&self, _config: &Config) -> Vec<(&'static str, u64)> {
         Vec::new()
     }

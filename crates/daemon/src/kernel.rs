@@ -432,15 +432,13 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-/// The tables of a configuration by their keys, and about how many bytes each takes; that of
-/// requests is there once a service has rules, that of a router with its section.
+/// What a configuration takes of this machine's kernel memory, in about so many bytes: its tables by their
+/// keys, states of services, counters of all CPUs; that of a router with its section.
 #[must_use]
 pub fn table_memory(config: &Config) -> Vec<(&'static str, u64)> {
-    let plan = plan(config);
-    let rules = plan.has_rules();
     let router = config.router.as_ref().map(|router| ("router", Router::memory(router)));
-    let tables = plan.memory().into_iter().filter(|(key, _)| rules || *key != "requests");
-    tables.chain(router).collect()
+    let memory = plan(config).memory(tidegate_bpf::cpus());
+    memory.into_iter().chain(router).collect()
 }
 
 fn policy(config: &PolicyConfig) -> Result<Policy, PlaneError> {

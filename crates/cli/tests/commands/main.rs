@@ -503,14 +503,14 @@ fn check_looks_at_the_file_and_at_the_system() {
         "eth0: virtual (veth), MTU 1500, up\n\
          interface eth0: attach auto\n\
          service shop: enforce at *:80; policy fresh_first, controller default, 1 class(es)\n\
-         DIR/good.yaml: right\n"
+         DIR/good.yaml: configuration is valid\n"
     );
     let other =
         world.file("other.yaml", &CONFIG.replace("eth0", "eth9").replace("enforce", "shadow"));
     let (exit, out, err) = world.tidegate(&["check", "-c", &other]);
     assert_eq!(exit, Exit::Config);
     assert!(err.contains("DIR/other.yaml:1:21: interfaces[0].name: found \"eth9\": no such interface (did you mean \"eth0\"?); present: lo, eth0 (error)\n"), "{err}");
-    assert!(!out.contains("right"));
+    assert!(!out.contains("valid"));
     let (exit, out, _) =
         world.tidegate(&["check", "-c", &other, "--no-system", "--against", &good]);
     assert_eq!(exit, Exit::Ok);
@@ -652,7 +652,7 @@ gateways:
     let place = "DIR/routes.yaml:8:9: gateways.edge.routes[1]: ";
     assert!(err.starts_with(place) && err.ends_with("(warning)\n"), "{err}");
     assert!(err.contains("routes[0] (line 7)"), "{err}");
-    assert!(exit == Exit::Ok && out.contains("right"), "{out}");
+    assert!(exit == Exit::Ok && out.contains("configuration is valid"), "{out}");
     let (_, out, _) = world.tidegate(&["check", "--no-system", "-c", &file, "-o", "json"]);
     assert!(out.contains("\"severity\": \"warning\""), "{out}");
 }

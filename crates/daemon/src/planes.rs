@@ -236,6 +236,8 @@ impl Outlet for Planes {
         limits: &Limits,
         kept: &Kept,
     ) -> Result<Vec<Refused>, PlaneError> {
+        // The gate first: a service is limited at one of the two only, so a kernel that cannot be written may
+        // not keep the others at their limits of before.
         let for_gate = self.for_gate(limits);
         let mut refused = self.gate.set_limits(config, &for_gate);
         if let Some(agents) = &self.agents {

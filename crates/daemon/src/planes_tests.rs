@@ -5,13 +5,15 @@ use super::*;
 use crate::controllers;
 use std::net::TcpListener;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tidegate_config::{Registry, parse};
+use tidegate_gate::{Ask, NoHeaders};
 use tidegate_units::{ManualClock, Rate};
 
-/// The rates that were written last, and the heartbeats.
+/// The rates that were written last, and whether a write fails.
 #[derive(Clone, Default)]
-struct Memory(Arc<Mutex<Vec<Option<Rate>>>>);
+struct Memory(Arc<Mutex<Vec<Option<Rate>>>>, Arc<AtomicBool>);
 
 impl Totals for Memory {
     fn totals(&self, _: usize) -> io::Result<ServiceTotals> {
@@ -26,6 +28,9 @@ impl Outlet for Memory {
         limits: &Limits,
         _: &Kept,
     ) -> Result<Vec<Refused>, PlaneError> {
+        if self.1.load(Relaxed) {
+            return Err(PlaneError("refused by the test".into()));
+        }
         *self.0.lock().unwrap() = limits.services.iter().map(|service| service.rate).collect();
         Ok(Vec::new())
     }
@@ -157,4 +162,31 @@ fn a_socket_that_cannot_be_opened_leaves_the_limits_of_the_kernel_in_force() {
     });
     assert!(opened, "{:?}", planes.gateways(&config));
     assert_eq!(write(&mut planes), None);
+
+    // A kernel that cannot be written is no reason for the gate to keep the limits of before.
+    memory.1.store(true, Relaxed);
+    let service = ServiceLimits {
+        rate: Some(Rate::per_second(0.001)),
+        burst: 1,
+        ..limits.services[0].clone()
+    };
+    let limits = Limits { generation: 2, services: vec![service] };
+    assert!(planes.set_limits(&config, &limits, &Kept::default()).is_err());
+    planes.heartbeat().unwrap();
+    let passes = || planes.gate.ask(clock.now(), &ask()).passes();
+    assert_eq!([passes(), passes()], [true, false]);
+}
+
+/// A request to the service.
+fn ask() -> Ask<'static> {
+    Ask {
+        gateway: "edge",
+        method: "GET",
+        host: None,
+        target: "/",
+        client: Some(IpAddr::from([198, 18, 0, 1])),
+        request_id: None,
+        reported_by_id: false,
+        headers: &NoHeaders,
+    }
 }

@@ -35,8 +35,8 @@ pub use detect::{
 };
 pub use law::{
     BucketController, BucketSpec, Cap, Context, DefaultBucket, DefaultController, DefaultSpec,
-    Demand, Dual, Equation, Fixed, FixedBucket, Gauge, Interaction, Measured, PaperBucket,
-    PaperBucketSpec, Room, Syn, SynSpec, SynVariant, Variant, Wants,
+    Demand, Dual, Equation, Fixed, FixedBucket, Gauge, Headroom, Interaction, Measured,
+    PaperBucket, PaperBucketSpec, Syn, SynSpec, SynVariant, Variant, Wants,
 };
 
 use tidegate_model::RATE_FLOOR;

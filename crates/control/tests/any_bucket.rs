@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Whatever is sensed of a bucket, or not: its limits are finite and inside their bounds, the same
 //! signals give the same limits, missing signals never tighten, and SYN policing sets no rate while a
-//! bucket of a pressed resource has something left to refuse.
+//! bucket of a resource under pressure has something left to refuse.
 
 use proptest::prelude::*;
 use tidegate_control::{
@@ -235,11 +235,11 @@ proptest! {
         for (signals, mode) in &series {
             let limits = dual.tick(signals, *mode);
             limits.buckets.iter().try_for_each(check)?;
-            if !dual.awake() {
+            if !dual.active() {
                 prop_assert!(limits.rate.is_none() && limits.accept_queue_max_q10 == 0);
                 prop_assert!(limits.waiting_max.is_none_or(|most| most >= 3 * 128));
             } else if *mode == Mode::Enforce {
-                // Those that say that their resource is pressed, in `alarmed`, are at their minimum;
+                // Those that say that their resource is under pressure, in `alarmed`, are at their minimum;
                 // without a limit are only those of whose requests too little is known.
                 for bucket in limits.buckets.iter().filter(|b| !b.why.alarmed.is_empty()) {
                     prop_assert!(bucket.rate.is_none_or(|rate| rate.get() == 10.0), "{bucket:?}");
@@ -262,7 +262,7 @@ proptest! {
     }
 }
 
-fn pressed(cpu: Option<Reading<Share>>, hits: u64) -> Signals {
+fn under_pressure(cpu: Option<Reading<Share>>, hits: u64) -> Signals {
     let mut s = Signals { period: Nanos::from_millis(100), ..Signals::default() };
     s.resource.cpu = cpu;
     let offered = [0, hits, 0];
@@ -279,11 +279,11 @@ fn stale_signals_freeze_and_lost_ones_release() {
     let mut p = PaperBucket::new(PaperBucketSpec::p(Gauge::Cpu));
     let mut last = None;
     for _ in 0..40 {
-        last = p.tick(&pressed(full, 10), 0, context).rate;
+        last = p.tick(&under_pressure(full, 10), 0, context).rate;
     }
     assert!(last.is_some());
     for tick in 1..=20 {
-        let missing = p.tick(&pressed(None, 10), 0, context).rate;
+        let missing = p.tick(&under_pressure(None, 10), 0, context).rate;
         assert_eq!(missing, if tick <= 10 { last } else { None }, "tick {tick}");
     }
 }
@@ -291,7 +291,7 @@ fn stale_signals_freeze_and_lost_ones_release() {
 /// A tick of a server that completes 200/s, is offered 500/s and has all of its CPU, its accept queue
 /// and its link used up; all of that is known.
 fn overloaded(tick: u64) -> Signals {
-    let mut s = pressed(Some(Reading::fresh(Share::ONE)), 100);
+    let mut s = under_pressure(Some(Reading::fresh(Share::ONE)), 100);
     s.now = Nanos::from_millis(100 * tick);
     let counts = Counts { offered: 50, admitted: 50, completed: 20, ..Counts::default() };
     s.balance.counts = Some(Reading::fresh(counts));
@@ -366,9 +366,9 @@ fn a_default_bucket_that_loses_any_input_freezes_and_then_releases() {
 }
 
 /// Two buckets of any kinds on a server that is short of everything, and of which all is known: while
-/// SYN policing is awake, whoever says that its resource is pressed refuses all that it may.
+/// SYN policing is active, whoever says that its resource is under pressure refuses all that it may.
 #[test]
-fn awake_all_that_are_pressed_are_at_their_minimum() {
+fn while_active_all_under_pressure_are_at_their_minimum() {
     type Make = fn() -> Box<dyn BucketController>;
     fn pd(gauge: Gauge) -> Box<dyn BucketController> {
         let paper = PaperBucketSpec::pd(gauge);
@@ -390,36 +390,39 @@ fn awake_all_that_are_pressed_are_at_their_minimum() {
         for syn in [false, true] {
             let buckets = vec![first(), second()];
             let mut dual = coupled(buckets, policing(syn), Interaction::Released);
-            let (mut awake, mut pressed) = (0, 0);
+            let (mut active, mut under_pressure) = (0, 0);
             for tick in 0..600 {
                 let mut signals = overloaded(tick);
                 signals.buckets.push(signals.buckets[0].clone());
                 signals.queue.accept =
                     Some(Reading::fresh(AcceptQueue { length: 1024, limit: 1024 }));
                 let limits = dual.tick(&signals, Mode::Enforce);
-                if !dual.awake() {
+                if !dual.active() {
                     continue;
                 }
-                awake += 1;
+                active += 1;
                 for bucket in limits.buckets.iter().filter(|b| !b.why.alarmed.is_empty()) {
                     let rate = bucket.rate.map(Rate::get);
                     assert_eq!(rate, Some(10.0), "{one} and {other}, {tick}: {bucket:?}");
-                    pressed += 1;
+                    under_pressure += 1;
                 }
             }
-            assert!(awake > 100 && pressed >= awake, "{one}, {other}, {syn}: {awake}, {pressed}");
+            assert!(
+                active > 100 && under_pressure >= active,
+                "{one}, {other}, {syn}: {active}, {under_pressure}"
+            );
         }
     }
 }
 
 /// A rule whose refusals are only counted holds nothing: SYN policing does not wait for it.
 #[test]
-fn rules_in_shadow_do_not_put_syn_policing_to_sleep() {
+fn rules_in_shadow_do_not_put_syn_policing_on_standby() {
     let mut dual = dual(Interaction::Released, true);
-    assert!(!dual.awake());
+    assert!(!dual.active());
     dual.rules_in_shadow(true);
-    assert!(dual.awake());
-    let limits = dual.tick(&pressed(None, 10), Mode::Enforce);
+    assert!(dual.active());
+    let limits = dual.tick(&under_pressure(None, 10), Mode::Enforce);
     assert_eq!(limits.rate, Some(Rate::per_second(1000.0)));
 }
 
@@ -433,10 +436,10 @@ impl Controller for Guard {
     }
 }
 
-/// Who is refused by the fence while SYN policing sleeps is told so, with the fence's number.
+/// Who is refused by the in-flight limit while SYN policing is on standby is told so, with its number.
 #[test]
-fn the_fence_is_told_while_syn_policing_sleeps() {
-    for (guard, fence, told) in [
+fn the_in_flight_limit_is_told_while_syn_policing_is_on_standby() {
+    for (calm, most, told) in [
         (
             Some(256),
             Some(768),
@@ -445,10 +448,14 @@ fn the_fence_is_told_while_syn_policing_sleeps() {
         (None, None, "SYN policing is on standby; it would say"),
     ] {
         let rules = vec![p(spec(None))];
-        let mut dual = coupled(rules, Box::new(Guard(guard)), Interaction::Released);
-        let limits = dual.tick(&pressed(None, 10), Mode::Enforce);
-        assert_eq!((limits.rate, limits.waiting_max), (None, fence));
-        assert_eq!(limits.min_rate.map(Rate::get), Some(0.1), "the fence, too, is passed at it");
+        let mut dual = coupled(rules, Box::new(Guard(calm)), Interaction::Released);
+        let limits = dual.tick(&under_pressure(None, 10), Mode::Enforce);
+        assert_eq!((limits.rate, limits.waiting_max), (None, most));
+        assert_eq!(
+            limits.min_rate.map(Rate::get),
+            Some(0.1),
+            "the in-flight limit, too, is passed at it"
+        );
         assert!(limits.why.text.starts_with(told), "{}", limits.why.text);
     }
 }
@@ -461,7 +468,7 @@ fn rules_and_syn() -> Dual {
 
 /// `offered` SYNs a tick, all of the CPU used up, an accept queue of 900 as it was so long ago.
 fn queue_of_900(offered: u64, age: u64) -> Signals {
-    let mut s = pressed(Some(Reading::fresh(Share::ONE)), 100);
+    let mut s = under_pressure(Some(Reading::fresh(Share::ONE)), 100);
     let counts = Counts { offered, admitted: offered, completed: offered, ..Counts::default() };
     s.balance.counts = Some(Reading::fresh(counts));
     let queue = AcceptQueue { length: 900, limit: 1024 };
@@ -469,19 +476,19 @@ fn queue_of_900(offered: u64, age: u64) -> Signals {
     s
 }
 
-/// An accept queue was long once, or somebody says so late: rules are squeezed for as long as that is
-/// fresh, and SYN policing does not wake, whether its last rate is above what arrives or below.
+/// An accept queue was long once, or somebody says so late: rules are lowered for as long as that is
+/// fresh, and SYN policing does not become active, whether its last rate is above what arrives or below.
 #[test]
-fn a_stale_accept_queue_squeezes_nothing_and_wakes_nobody() {
+fn a_stale_accept_queue_lowers_nothing_and_activates_nothing() {
     for (offered, first) in [(50, 0), (50, 4), (150, 0), (150, 4)] {
         let (mut dual, mut rate) = (rules_and_syn(), f64::INFINITY);
         for age in first..first + 100 {
             let limits = dual.tick(&queue_of_900(offered, age), Mode::Enforce);
             let now = limits.buckets[0].rate.map_or(f64::INFINITY, Rate::get);
-            // The law takes 2/s a second; a squeeze a third in each tick.
+            // The law takes 2/s a second; a demand a third in each tick.
             let lowered = rate.is_finite() && now < rate - 1.0;
             assert!(age <= 3 || !lowered, "{offered} from {first}, {age}: {rate} to {now}");
-            assert!(!dual.awake(), "{offered} from {first}, {age}");
+            assert!(!dual.active(), "{offered} from {first}, {age}");
             rate = now;
         }
         assert!(rate > 100.0, "{offered} from {first}: {rate}");
@@ -490,7 +497,7 @@ fn a_stale_accept_queue_squeezes_nothing_and_wakes_nobody() {
 
 /// The same of jobs in flight: the number that rules and SYN policing were left with is no reason.
 #[test]
-fn stale_jobs_in_flight_squeeze_nothing_and_wake_nobody() {
+fn stale_jobs_in_flight_lower_nothing_and_activate_nothing() {
     let bucket = BucketSpec { start: Some(Rate::per_second(1000.0)), ..spec(None) };
     let syn = Box::new(DefaultController::new(DefaultSpec::default()));
     let mut dual = coupled(vec![p(bucket)], syn, Interaction::Released);
@@ -508,14 +515,14 @@ fn stale_jobs_in_flight_squeeze_nothing_and_wake_nobody() {
         let now = limits.buckets[0].rate.map_or(f64::INFINITY, Rate::get);
         let lowered = rate.is_finite() && now < rate - 1.0;
         assert!(age <= 3 || !lowered, "{age} periods: {rate} to {now}");
-        assert!(!dual.awake(), "{age} periods");
+        assert!(!dual.active(), "{age} periods");
         rate = now;
     }
     assert!(begun.is_some() && rate > 100.0, "{begun:?} {rate}");
 }
 
-/// SYN policing that is awake keeps the bucket of a pressed resource at its minimum: while the resource
-/// is not known for a moment too, but not any more when it is lost, though SYN policing stays awake.
+/// SYN policing that is active keeps the bucket of a resource under pressure at its minimum: while the resource
+/// is not known for a moment too, but not any more when it is lost, though SYN policing stays active.
 #[test]
 fn a_bucket_whose_gauge_is_lost_is_not_kept_at_its_minimum() {
     let start = Some(Rate::per_second(1000.0));
@@ -536,14 +543,14 @@ fn a_bucket_whose_gauge_is_lost_is_not_kept_at_its_minimum() {
         };
         let minimum = Some(Rate::per_second(10.0));
         let last = (0..100).map(|_| tick(&mut dual, true)).last().flatten();
-        assert!(dual.awake() && last == minimum, "bucket {n}: {last:?}");
+        assert!(dual.active() && last == minimum, "bucket {n}: {last:?}");
         for missing in 1..=60 {
             let rate = tick(&mut dual, false);
             let expected = if missing <= 10 { minimum } else { None };
             assert_eq!(rate, expected, "bucket {n}: CPU missing for {missing} periods");
-            assert!(dual.awake());
+            assert!(dual.active());
         }
-        // Known and pressed again: it goes first again.
+        // Known and under pressure again: it goes first again.
         let last = (0..30).map(|_| tick(&mut dual, true)).last().flatten();
         assert_eq!(last, minimum, "bucket {n}");
     }

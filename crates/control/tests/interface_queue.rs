@@ -205,8 +205,8 @@ impl BucketController for Nobody {
     ) -> tidegate_model::limits::BucketLimits {
         tidegate_model::limits::BucketLimits { burst: 5, ..Default::default() }
     }
-    fn room(&self, _: tidegate_control::Demand, _: f64) -> tidegate_control::Room {
-        tidegate_control::Room { pressed: false, spent: true }
+    fn headroom(&self, _: tidegate_control::Demand, _: f64) -> tidegate_control::Headroom {
+        tidegate_control::Headroom { under_pressure: false, exhausted: true }
     }
 }
 

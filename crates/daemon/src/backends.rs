@@ -21,7 +21,7 @@ mod tests {
     use super::*;
     use tidegate_config::{Registry, parse};
     use tidegate_control::{
-        BucketController, Context, Controller, Demand, Detector, Fixed, Interaction, Mode, Room,
+        BucketController, Context, Controller, Demand, Detector, Fixed, Headroom, Interaction, Mode,
     };
     use tidegate_model::limits::BucketLimits;
     use tidegate_model::signals::{
@@ -193,8 +193,8 @@ mod tests {
             BucketLimits { rate, burst: 5, ..BucketLimits::default() }
         }
 
-        fn room(&self, _: Demand, _: f64) -> Room {
-            Room { pressed: true, spent: true }
+        fn headroom(&self, _: Demand, _: f64) -> Headroom {
+            Headroom { under_pressure: true, exhausted: true }
         }
     }
 

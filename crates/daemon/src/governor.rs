@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One service in the owner's hands: its controller, fenced in.
+//! One service in the owner's hands: its controller, and what holds whatever the controller does.
 //!
 //! A controller is arithmetic on whatever the world measured. It may panic, and then only its own
 //! service is released: the heartbeat and the other services go on. What panics elsewhere in the
@@ -27,7 +27,7 @@ use tidegate_units::Nanos;
 
 /// After so many panics a controller is not started again until the next reload.
 const PANICS_MAX: u32 = 3;
-/// A reading older than this is no ground to tighten.
+/// A reading older than this is no reason to tighten.
 pub const SIGNAL_AGE_MAX: Nanos = Nanos::from_secs(3);
 
 /// How controllers are made.
@@ -184,7 +184,7 @@ impl Governor {
         };
         limits = controllers::of_service(config, &mut self.measured, signals, limits);
         if !signals_fresh(signals, SIGNAL_AGE_MAX) {
-            // The second fence, whatever the controller thinks.
+            // The controller should not tighten by old signals. It may not, whatever it thinks.
             let (operator, back_ends) = (controllers::operator(config), config.backends.len());
             limits = no_tighter(&limits, &self.limits, &operator, back_ends);
         }
@@ -378,7 +378,7 @@ services:
 
     /// Before anything was measured: nothing that a controller found, all that an operator set.
     #[test]
-    fn without_ground_an_operators_own_limits_hold() {
+    fn before_anything_was_measured_an_operators_own_limits_hold() {
         let limits = |service: f64, bucket: f64| {
             let rate = |rate| Some(Rate::per_second(rate));
             let bucket = BucketLimits { rate: rate(bucket), ..BucketLimits::default() };

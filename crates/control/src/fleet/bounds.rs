@@ -21,7 +21,7 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// A limit with the operator's own, where that is in what a controller wants: one that sleeps
+    /// A limit with the operator's own, where that is in what a controller wants: one on standby
     /// wants no limit at all.
     pub(super) fn with_own(&self, limit: Option<Rate>, wanted: Option<Rate>) -> Option<Rate> {
         match (limit, self.own.filter(|_| wanted.is_some())) {

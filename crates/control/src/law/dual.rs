@@ -2,22 +2,22 @@
 //! Dual admission control: request rules and SYN policing together (Voigt and Gunningberg, section
 //! 2.2; docs/decisions/0007-dual-admission.md).
 //!
-//! SYN policing is blind: it cannot spare a session. So it sleeps for as long as request rules hold
-//! the load. **Asleep** it sets no rate of its own and looks at no accept queue; all that is left is a fence
-//! at three times its guard, jobs that take longer than the objective whatever is refused now.
+//! SYN policing is blind: it cannot spare a session. So it is on standby for as long as request rules hold
+//! the load. **On standby** it sets no rate of its own and looks at no accept queue. All that is left is an in-flight
+//! limit, three times the one it has while calm: jobs that take longer than the objective whatever is refused now.
 //!
 //! ```text
-//!              it would refuse, and rules have nothing left     it refused nothing, or need not, for long
-//!   ASLEEP ───────────────────────────────────────────► AWAKE ───────────────────────────────► ASLEEP
-//!     it would refuse, or the accept queue is long, and   buckets of the pressed resource
-//!     rules have something left: they are squeezed        stay at their minimum
+//!               it would refuse, and rules have nothing left      it refused nothing, or need not, for long
+//!   STANDBY ───────────────────────────────────────────► ACTIVE ───────────────────────────────► STANDBY
+//!     it would refuse, or the accept queue is long, and    buckets whose resource is under pressure
+//!     rules have something left: they are lowered          stay at their minimum
 //! ```
 //!
-//! *It would refuse*: its controller ticks on, asleep or not, and is told what request rules refuse and
+//! *It would refuse*: its controller ticks on, active or not, and is told what request rules refuse and
 //! what it would have refused itself ([`Beside`]): a controller whose limits are not executed must not
 //! conclude that they are not needed. Its limits are below what comes.
-//! *Nothing left*: every bucket whose resource is pressed is at its minimum, or hardly more is asked
-//! for; and when what was in flight then has been worked off, the jobs in flight become more than by
+//! *Nothing left*: every bucket whose resource is under pressure is at its minimum, or hardly more is asked
+//! for; and when what was in flight then has drained, the jobs in flight become more than by
 //! chance, or do not become fewer for three seconds; or the accept queue is full. So one demand acts on
 //! two actuators in a fixed order (split range): while it grows, first rules and then SYNs; while it
 //! falls, first SYNs and then rules.
@@ -25,14 +25,14 @@
 //! *Need not*: a controller whose rate comes back slowly (the paper's: by 6/s a second) would refuse for
 //! a minute after a hiccup of a second. It says below which share of the CPU it is not needed
 //! ([`Decision::idle_below`]), and all that asks would stay below it, with a short accept queue,
-//! where it was the CPU that woke it. Asleep, all that comes is admitted, and where that leaves the queue
-//! short its rate is brought back to what comes, so that nobody wakes for what is over.
+//! where it was the CPU that activated it. On standby, all that comes is admitted, and where that leaves the queue
+//! short its rate is brought back to what comes, so that nothing activates it for what is over.
 //!
-//! It cannot flap: awake, the buckets stand still, so nothing but the load moves SYN policing; and
-//! falling asleep takes twice as long each time it was woken soon after, up to 32 s.
+//! It cannot flap: while it is active the buckets stand still, so nothing but the load moves SYN policing; and
+//! going to standby takes twice as long each time it was activated soon after, up to 32 s.
 //!
-//! What an operator set by hand ([`Cap`]) is in force always, asleep or not. It is no measure of an
-//! overload: what it refuses squeezes no rule, wakes nobody and keeps nobody awake.
+//! What an operator set by hand ([`Cap`]) is in force always, also on standby. It is no measure of an
+//! overload: what it refuses lowers no rule, activates nothing and keeps nothing active.
 //!
 //! Buckets are told of one [`Detector`], which sees what they refuse as refused work of the service.
 //! What is asked of them goes one way, once a tick ([`Demand`]).
@@ -54,24 +54,24 @@ use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::{Counts, Signals};
 use tidegate_units::{Nanos, Rate};
 
-/// An accept queue of this share of its limit, while a bucket's resource is pressed: two families
+/// An accept queue of this share of its limit, while a bucket's resource is under pressure: two families
 /// that agree, so that rules need not wait for the SYN rate to come down to what arrives. The paper's
 /// reference.
 const QUEUE_LONG: f64 = 100.0 / 1024.0;
 /// At half of its limit the accept queue is about to lose what comes. (Of a queue of 16 places, what
 /// is long by [`QUEUE_LONG`] is two connections.)
 const QUEUE_FULL: f64 = 0.5;
-/// A CPU that was short within this many seconds before it woke is what woke it.
+/// A CPU that was short within this many seconds before SYN policing became active is what activated it.
 const SHORT_SECONDS: f64 = 3.0;
-/// Seconds in which no SYN was refused, or none had to be, after which it falls asleep; doubles up to
-/// [`SLEEP_SECONDS_MAX`].
-const SLEEP_SECONDS: f64 = 2.0;
-/// See [`SLEEP_SECONDS`].
-const SLEEP_SECONDS_MAX: f64 = 32.0;
-/// Woken within this many seconds after it fell asleep, it is the same overload.
+/// Seconds in which no SYN was refused, or none had to be, after which it goes to standby; doubles up to
+/// [`STANDBY_SECONDS_MAX`].
+const STANDBY_SECONDS: f64 = 2.0;
+/// See [`STANDBY_SECONDS`].
+const STANDBY_SECONDS_MAX: f64 = 32.0;
+/// Activated within this many seconds after it went to standby, it is the same overload.
 const RETURN_SECONDS: f64 = 30.0;
-/// The fence while asleep, in guards.
-const FENCE_GUARDS: u64 = 3;
+/// The in-flight limit on standby, in those while calm.
+const STANDBY_IN_FLIGHT_TIMES: u64 = 3;
 /// Seconds over which arrivals and completions are averaged, at least and at most; between these,
 /// over [`RATE_EVENTS`].
 const FLOW_SECONDS: (f64, f64) = (0.3, 3.0);
@@ -81,7 +81,7 @@ const FLOW_SECONDS: (f64, f64) = (0.3, 3.0);
 pub enum Interaction {
     /// Not at all.
     Published,
-    /// SYN policing sleeps while request rules suffice.
+    /// SYN policing is on standby while request rules suffice.
     Released,
 }
 
@@ -104,23 +104,24 @@ pub struct Dual {
     /// What the operator says that holds always.
     cap: Option<Cap>,
     rules_in_shadow: bool,
-    awake: bool,
+    active: bool,
     counts: Watch,
     arrivals: Flow,
     completions: Flow,
-    /// What SYN policing would admit, asleep or not.
+    /// What SYN policing would admit, active or not.
     rate: Option<Rate>,
-    fence: Option<u64>,
+    /// On standby.
+    in_flight_max: Option<u64>,
     /// Where its rate begins in the next tick, at least.
     resume: Option<Rate>,
     needed: Needed,
     fits: Fits,
-    /// It was the CPU that woke it.
+    /// It was the CPU that activated it.
     by_cpu: bool,
-    /// Awake, seconds in which nothing was refused or had to be; asleep, of a short accept queue.
+    /// While active, seconds in which nothing was refused or had to be; on standby, of a short accept queue.
     quiet_s: f64,
-    sleep_s: f64,
-    asleep_since: Option<Nanos>,
+    standby_after_s: f64,
+    standby_since: Option<Nanos>,
     since: Nanos,
 }
 
@@ -159,19 +160,19 @@ impl Dual {
             interaction,
             cap: None,
             rules_in_shadow: false,
-            awake: false,
+            active: false,
             counts: Watch::default(),
             arrivals: Flow::default(),
             completions: Flow::default(),
             rate: None,
-            fence: None,
+            in_flight_max: None,
             resume: None,
             needed: Needed::default(),
             fits: Fits::default(),
             by_cpu: false,
             quiet_s: 0.0,
-            sleep_s: SLEEP_SECONDS,
-            asleep_since: None,
+            standby_after_s: STANDBY_SECONDS,
+            standby_since: None,
             since: Nanos::ZERO,
         }
     }
@@ -203,8 +204,8 @@ impl Dual {
         interaction: Interaction,
         sheds: bool,
     ) -> Self {
-        let awake = if self.coupled() { self.awake } else { sheds };
-        Self { buckets, interaction, awake, ..self }
+        let active = if self.coupled() { self.active } else { sheds };
+        Self { buckets, interaction, active, ..self }
     }
 
     /// Request rules are only counted although the service's refusals are executed: they hold
@@ -213,10 +214,10 @@ impl Dual {
         self.rules_in_shadow = on;
     }
 
-    /// Whether SYN policing is awake; always, where it does not sleep.
+    /// Whether SYN policing is active; always, where it knows no standby.
     #[must_use]
-    pub fn awake(&self) -> bool {
-        self.awake || !self.coupled()
+    pub fn active(&self) -> bool {
+        self.active || !self.coupled()
     }
 
     fn coupled(&self) -> bool {
@@ -226,9 +227,9 @@ impl Dual {
     }
 
     /// Every bucket that could help has nothing left to refuse, once this demand has been followed.
-    fn spent(&self, demand: Demand, seconds: f64) -> bool {
-        let mut rooms = self.buckets.iter().map(|bucket| bucket.room(demand, seconds));
-        rooms.all(|room| !room.pressed || room.spent)
+    fn exhausted(&self, demand: Demand, seconds: f64) -> bool {
+        let mut headrooms = self.buckets.iter().map(|bucket| bucket.headroom(demand, seconds));
+        headrooms.all(|headroom| !headroom.under_pressure || headroom.exhausted)
     }
 
     fn flows(&mut self, seconds: f64, counts: Option<Counts>) {
@@ -251,12 +252,12 @@ impl Dual {
         self.cap.is_some_and(|cap| rate >= cap.rate)
     }
 
-    /// Whether, awake, request rules alone would hold all that comes now, as far as the SYN controller
-    /// cannot find that out by itself. Where it was not the CPU that was short when it woke (but a slow
-    /// dependency, say), a CPU with room is no reason to sleep.
-    fn room_for_all(&self, said: &Decision) -> bool {
-        let room = said.idle_below.zip(self.fits.cpu());
-        self.by_cpu && said.fresh && room.is_some_and(|(most, cpu)| cpu < most.get())
+    /// Whether, while it is active, request rules alone would hold all that comes now, as far as the SYN controller
+    /// cannot find that out by itself. Where it was not the CPU that was short when it became active (but a
+    /// slow dependency, say), a CPU that is not used up is no reason for standby.
+    fn rules_hold_all(&self, said: &Decision) -> bool {
+        let used = said.idle_below.zip(self.fits.cpu());
+        self.by_cpu && said.fresh && used.is_some_and(|(most, cpu)| cpu < most.get())
     }
 
     /// A rate that was lowered in vain begins here, at least.
@@ -264,46 +265,46 @@ impl Dual {
         self.resume = Some(self.resume.filter(|before| *before > rate).unwrap_or(rate));
     }
 
-    /// Asleep, all that comes is admitted: what leaves the accept queue short for a while is no
-    /// overload, and what a moment has lowered is no reason to wake.
+    /// On standby, all that comes is admitted: what leaves the accept queue short for a while is no
+    /// overload, and what a moment has lowered is no reason to become active.
     fn bring_back(&mut self, seconds: f64, said: &Decision) {
         let short = said.fresh && said.idle_below.is_some();
         self.quiet_s = if short { self.quiet_s + seconds } else { 0.0 };
-        if self.quiet_s >= SLEEP_SECONDS {
+        if self.quiet_s >= STANDBY_SECONDS {
             self.resume(self.fits.rate());
         }
     }
 
-    /// Whether SYNs are refused by the fence, asleep as it is.
-    fn fence_is_reached(&self, signals: &Signals) -> bool {
+    /// Whether SYNs are refused by the in-flight limit of standby.
+    fn in_flight_limit_is_reached(&self, signals: &Signals) -> bool {
         let waiting = fresh(signals.time.waiting, signals);
-        self.fence.zip(waiting).is_some_and(|(fence, waiting)| waiting >= fence)
+        self.in_flight_max.zip(waiting).is_some_and(|(most, waiting)| waiting >= most)
     }
 
-    /// A tick of being awake, in which so many SYNs were refused.
-    fn stay_awake(&mut self, signals: &Signals, said: &Decision, refused: u64) {
-        let room = self.room_for_all(said);
+    /// A tick while it is active, in which so many SYNs were refused.
+    fn stay_active(&mut self, signals: &Signals, said: &Decision, refused: u64) {
+        let not_needed = self.rules_hold_all(said);
         let by_cap = said.limits.rate.is_some_and(|rate| self.is_cap(rate));
         let none = refused == 0 || by_cap;
-        let quiet = room || none && !self.would_refuse(&said.limits, signals);
+        let quiet = not_needed || none && !self.would_refuse(&said.limits, signals);
         self.quiet_s = if quiet { self.quiet_s + period_s(signals) } else { 0.0 };
-        if self.quiet_s >= self.sleep_s {
-            if room {
+        if self.quiet_s >= self.standby_after_s {
+            if not_needed {
                 self.resume(self.fits.rate());
             }
             self.turn(false, signals.now);
         }
     }
 
-    /// A tick of sleep; what is asked of the buckets.
-    fn sleep(&mut self, signals: &Signals, said: &Decision) -> Demand {
+    /// A tick of standby; what is asked of the buckets.
+    fn stay_on_standby(&mut self, signals: &Signals, said: &Decision) -> Demand {
         let seconds = period_s(signals);
         self.bring_back(seconds, said);
         let queue_share = queue_share(signals);
         let wants = said.fresh && self.would_refuse(&said.limits, signals);
-        let demand = if self.spent(Demand::Nothing, seconds) {
+        let demand = if self.exhausted(Demand::Nothing, seconds) {
             Demand::Nothing
-        } else if queue_share >= QUEUE_FULL || self.fence_is_reached(signals) {
+        } else if queue_share >= QUEUE_FULL || self.in_flight_limit_is_reached(signals) {
             Demand::LowerAtOnce
         } else if wants || queue_share >= QUEUE_LONG {
             Demand::Lower
@@ -319,7 +320,7 @@ impl Dual {
         if !said.fresh {
             // Its limits only stand: nothing is on the way to more.
             self.needed = Needed::default();
-        } else if !wants || !self.spent(demand, seconds) {
+        } else if !wants || !self.exhausted(demand, seconds) {
             self.needed.pause(seconds);
         } else if self.needed.tick(seconds, &work) {
             self.turn(true, signals.now);
@@ -327,18 +328,21 @@ impl Dual {
         demand
     }
 
-    fn turn(&mut self, awake: bool, now: Nanos) {
-        if awake {
+    fn turn(&mut self, active: bool, now: Nanos) {
+        if active {
             self.resume(Rate::per_second(self.completions.per_second()));
             let soon = self
-                .asleep_since
+                .standby_since
                 .is_some_and(|since| now.since(since).as_secs_f64() < RETURN_SECONDS);
-            self.sleep_s =
-                if soon { (2.0 * self.sleep_s).min(SLEEP_SECONDS_MAX) } else { SLEEP_SECONDS };
+            self.standby_after_s = if soon {
+                (2.0 * self.standby_after_s).min(STANDBY_SECONDS_MAX)
+            } else {
+                STANDBY_SECONDS
+            };
         } else {
-            self.asleep_since = Some(now);
+            self.standby_since = Some(now);
         }
-        self.awake = awake;
+        self.active = active;
         self.since = now;
         self.quiet_s = 0.0;
         self.needed = Needed::default();
@@ -346,24 +350,25 @@ impl Dual {
         self.fits.turn();
     }
 
-    /// What is left of the limits of SYN policing while it sleeps.
-    fn asleep(&mut self, mut limits: ServiceLimits) -> ServiceLimits {
+    /// What is left of the limits of SYN policing on standby.
+    fn standby(&mut self, mut limits: ServiceLimits) -> ServiceLimits {
         if !limits.why.shedding {
-            self.fence = limits.waiting_max.map(|guard| guard.saturating_mul(FENCE_GUARDS));
+            let calm = limits.waiting_max;
+            self.in_flight_max = calm.map(|most| most.saturating_mul(STANDBY_IN_FLIGHT_TIMES));
         }
-        let fence = self.fence.map_or_else(String::new, |fence| {
-            format!(", but at most {fence} may wait for a response")
+        let most = self.in_flight_max.map_or_else(String::new, |most| {
+            format!(", but at most {most} may wait for a response")
         });
         let cap = self.cap.map(|cap| format!("; the operator's cap of {} holds", cap.rate));
         let cap = cap.unwrap_or_default();
         limits.why.text =
-            format!("SYN policing is on standby{fence}{cap}; it would say: {}", limits.why.text);
+            format!("SYN policing is on standby{most}{cap}; it would say: {}", limits.why.text);
         limits.why.shedding = false;
         limits.why.since = self.since;
         ServiceLimits {
             rate: self.cap.map(|cap| cap.rate),
             burst: self.cap.map_or(1, |cap| cap.burst.max(1)),
-            waiting_max: self.fence,
+            waiting_max: self.in_flight_max,
             min_rate: limits.min_rate,
             why: limits.why,
             ..ServiceLimits::default()
@@ -373,7 +378,7 @@ impl Dual {
     /// What SYN policing is told: what rules refuse never came, and what its rate would have refused of
     /// the rest counts as refused while nobody executes it.
     fn beside(&mut self, signals: &Signals, counts: Option<Counts>, rules: Refusals) -> Beside {
-        let rate = self.rate.filter(|_| !self.awake);
+        let rate = self.rate.filter(|_| !self.active);
         let admitted = rate.map(|rate| (rate.get() * period_s(signals)).ceil() as u64);
         let on_standby = admitted.zip(counts).map(|(admitted, counts)| {
             residual(counts, rules.executed()).offered.saturating_sub(admitted)
@@ -403,22 +408,22 @@ impl Dual {
                     counts.map(|counts| residual(counts, rules.executed())),
                 );
                 self.fits.see(signals);
-                if self.awake {
-                    self.stay_awake(signals, &said, counts.map_or(0, |counts| counts.refused));
+                if self.active {
+                    self.stay_active(signals, &said, counts.map_or(0, |counts| counts.refused));
                 } else {
-                    demand = self.sleep(signals, &said);
+                    demand = self.stay_on_standby(signals, &said);
                 }
             }
             // Nothing is known: what was decided stands, and nothing is on the way to more.
             Freshness::Frozen => self.needed = Needed::default(),
-            Freshness::Lost if self.awake => self.turn(false, signals.now),
+            Freshness::Lost if self.active => self.turn(false, signals.now),
             Freshness::Lost => {}
         }
         let mut limits = said.limits;
-        if self.awake {
+        if self.active {
             limits.why.text = format!("SYN policing is in force: {}", limits.why.text);
         } else {
-            limits = self.asleep(limits);
+            limits = self.standby(limits);
         }
         (limits, demand)
     }
@@ -444,7 +449,7 @@ impl Controller for Dual {
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
         let (mut limits, mut demand) = self.syn(signals, mode);
         // In shadow nothing is refused: there is nothing to keep down.
-        if self.awake && self.coupled() && mode == Mode::Enforce {
+        if self.active && self.coupled() && mode == Mode::Enforce {
             demand = Demand::Least;
         }
         if self.buckets.is_empty() {

@@ -19,7 +19,7 @@ mod syn;
 
 pub use self::bucket::{
     BucketController, BucketSpec, Context, DefaultBucket, Demand, Equation, FixedBucket, Gauge,
-    PaperBucket, PaperBucketSpec, Room, Variant,
+    Headroom, PaperBucket, PaperBucketSpec, Variant,
 };
 pub use self::default::{DefaultController, DefaultSpec};
 pub use self::dual::{Cap, Dual, Interaction};

@@ -7,7 +7,7 @@ use tidegate_config::{
 use tidegate_control::fleet::Bounds;
 use tidegate_control::{
     BucketController, BucketSpec, Context, DefaultBucket, DefaultSpec, Demand, FixedBucket, Gauge,
-    PaperBucket, PaperBucketSpec, Room, Variant,
+    Headroom, PaperBucket, PaperBucketSpec, Variant,
 };
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::Signals;
@@ -127,8 +127,8 @@ impl BucketController for Capped {
         limits
     }
 
-    fn room(&self, demand: Demand, seconds: f64) -> Room {
-        self.inner.room(demand, seconds)
+    fn headroom(&self, demand: Demand, seconds: f64) -> Headroom {
+        self.inner.headroom(demand, seconds)
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
     fn every_word_makes_its_controller_with_its_parameters() {
         let calm = second(0.5, 0.0, 1);
         let hot = second(1.0, 80.0, 40);
-        for (bucket, at_rest, pressed) in [
+        for (bucket, at_rest, under_pressure) in [
             ("{resource: cpu, control: {name: fixed, rate: 3/s}}", Some(3.0), Some(3.0)),
             ("{resource: cpu}", None, None),
             ("{resource: cpu, control: {ceiling: 70}}", Some(70.0), Some(70.0)),
@@ -194,7 +194,11 @@ mod tests {
                 (found, wanted) => found == wanted,
             };
             assert!(close(rate(bucket, &calm), at_rest), "{bucket}: {:?}", rate(bucket, &calm));
-            assert!(close(rate(bucket, &hot), pressed), "{bucket}: {:?}", rate(bucket, &hot));
+            assert!(
+                close(rate(bucket, &hot), under_pressure),
+                "{bucket}: {:?}",
+                rate(bucket, &hot)
+            );
         }
     }
 

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tidegate_api::protocol::Handover;
 use tidegate_config::{BucketConfig, Config, Registry, ServiceConfig};
-use tidegate_control::{BucketController, Context, Controller, Demand, Mode as ControlMode, Room};
+use tidegate_control::{
+    BucketController, Context, Controller, Demand, Headroom, Mode as ControlMode,
+};
 use tidegate_daemon::outlet::{Kept, Outlet, Refused};
 use tidegate_daemon::owner::{Owner, Parts, keep_canaries, keep_modes};
 use tidegate_daemon::plane::{
@@ -421,8 +423,8 @@ impl BucketController for EchoBucket {
         limits
     }
 
-    fn room(&self, _: Demand, _: f64) -> Room {
-        Room { pressed: false, spent: true }
+    fn headroom(&self, _: Demand, _: f64) -> Headroom {
+        Headroom { under_pressure: false, exhausted: true }
     }
 }
 

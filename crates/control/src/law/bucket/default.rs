@@ -35,7 +35,7 @@
 //! nobody renews stay above the target for ever: the bucket's counts and its resource; for a service
 //! its jobs in flight and counts as well, for an interface what is sent.
 
-use super::{BucketController, BucketSpec, Context, Core, Demand, Gauge, Room, squeezed};
+use super::{BucketController, BucketSpec, Context, Core, Demand, Gauge, Headroom, share_left};
 use crate::detect::{CPU_USED_UP, Overload, RATE_EVENTS};
 use crate::law::DefaultSpec;
 use crate::{Freshness, RATE_CEILING, Watch, period_s};
@@ -151,7 +151,7 @@ impl DefaultBucket {
         self.steady = None;
         self.aim = None;
         self.core.rate = None;
-        self.core.pressed = false;
+        self.core.under_pressure = false;
     }
 
     /// Begins at what is asked for; false while that is not known.
@@ -173,7 +173,7 @@ impl DefaultBucket {
         let rate = spec.bounded(steady * libm::exp(push.clamp(PUSH.0, PUSH.1)));
         self.core.rate = Some(rate);
         self.core.burst = spec.burst.max((BURST_SECONDS * rate).min(BURST_MAX) as u32);
-        self.core.pressed = true;
+        self.core.under_pressure = true;
     }
 
     fn short_of(&self, level: f64) -> bool {
@@ -233,11 +233,11 @@ impl DefaultBucket {
     /// SYN policing asks for less. Only while it acts: otherwise its resource is not what the service
     /// is short of. And only where its own law is not enough: SYN policing holds the same N*, so what
     /// is in flight by chance, or came as a burst, would have both of them take it back.
-    fn squeeze(&mut self, seconds: f64, demand: Demand) {
+    fn follow(&mut self, seconds: f64, demand: Demand) {
         let enough = demand == Demand::Lower && self.law_is_enough;
         if self.core.is_to_lower(demand) && !enough {
             let spec = self.core.spec;
-            self.steady = self.steady.map(|steady| spec.bounded(steady * squeezed(seconds)));
+            self.steady = self.steady.map(|steady| spec.bounded(steady * share_left(seconds)));
         }
     }
 
@@ -281,7 +281,7 @@ fn sent(signals: &Signals) -> Option<Reading<f64>> {
 impl BucketController for DefaultBucket {
     fn tick(&mut self, signals: &Signals, bucket: usize, context: Context<'_>) -> BucketLimits {
         let seconds = period_s(signals);
-        self.squeeze(seconds, context.demand);
+        self.follow(seconds, context.demand);
         let level = self.gauge.level(signals, bucket);
         self.core.see(signals, bucket, self.gauge.age(signals, bucket));
         let others = self.see(signals);
@@ -315,8 +315,8 @@ impl BucketController for DefaultBucket {
     }
 
     /// A demand lowers the steady part, and the law sets the rate.
-    fn room(&self, _: Demand, _: f64) -> Room {
-        self.core.room(self.core.rate)
+    fn headroom(&self, _: Demand, _: f64) -> Headroom {
+        self.core.headroom(self.core.rate)
     }
 }
 
@@ -388,7 +388,7 @@ mod tests {
 
     /// Near the target only an accept queue that is full lowers it beyond its law, far above it both.
     #[test]
-    fn a_squeeze_counts_beyond_what_the_law_takes_back() {
+    fn a_demand_counts_beyond_what_the_law_takes_back() {
         let spec = BucketSpec::default();
         let bucket = DefaultBucket::new(Gauge::Cpu, spec, DefaultSpec::default());
         let mut all = (bucket, Detector::of_rules(Nanos::SECOND));
@@ -414,7 +414,7 @@ mod tests {
             let mut all = all.clone();
             tick(&mut all, &overloaded(waiting), Demand::Nothing);
             let before = all.0.steady;
-            all.0.squeeze(0.1, demand);
+            all.0.follow(0.1, demand);
             assert_eq!(all.0.steady < before, lowered, "{waiting} in flight, {demand:?}");
         }
     }
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(run(&mut bucket, &link_tick(90.0, None, 8, 0), 50), None);
         let rate = run(&mut bucket, &link_tick(90.0, Some(12.5e6), 8, 0), 30);
         assert!(rate.is_some_and(|rate| rate < 80.0), "{rate:?}");
-        assert!(bucket.room(Demand::Nothing, 0.0).pressed);
+        assert!(bucket.headroom(Demand::Nothing, 0.0).under_pressure);
     }
 
     #[test]
@@ -435,6 +435,6 @@ mod tests {
         let mut bucket = DefaultBucket::new(Gauge::Bandwidth, spec, DefaultSpec::default());
         assert!(run(&mut bucket, &link_tick(90.0, Some(12.5e6), 8, 4), 60).is_some());
         assert_eq!(run(&mut bucket, &link_tick(0.0, Some(1e6), 1, 0), 60), None);
-        assert!(!bucket.room(Demand::Nothing, 0.0).pressed);
+        assert!(!bucket.headroom(Demand::Nothing, 0.0).under_pressure);
     }
 }

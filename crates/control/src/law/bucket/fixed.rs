@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A bucket with a rate that an operator set by hand.
 
-use super::{BucketController, BucketSpec, Context, Core, Demand, Room};
+use super::{BucketController, BucketSpec, Context, Core, Demand, Headroom};
 use crate::Mode;
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::Signals;
@@ -35,8 +35,8 @@ impl BucketController for FixedBucket {
         self.core.limits(signals, context, "fixed".to_owned())
     }
 
-    fn room(&self, _: Demand, _: f64) -> Room {
-        Room { pressed: false, spent: true }
+    fn headroom(&self, _: Demand, _: f64) -> Headroom {
+        Headroom { under_pressure: false, exhausted: true }
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
             let context = Context { demand, ..Context::alone(Mode::Enforce) };
             let limits = bucket.tick(&second(100, 50, 1.0), 0, context);
             assert_eq!(limits.rate, None, "{demand:?}");
-            assert!(bucket.room(demand, 1.0).spent, "connections are left to refuse");
+            assert!(bucket.headroom(demand, 1.0).exhausted, "connections are left to refuse");
         }
     }
 

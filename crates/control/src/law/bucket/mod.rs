@@ -29,8 +29,8 @@ use tidegate_units::{Nanos, Rate};
 const USED_SHARE: f64 = 0.9;
 /// Seconds below the reference, with an allowance that nobody uses, after which a limit ends.
 const CALM_SECONDS: f64 = 10.0;
-/// Seconds in which a squeeze halves a rate: from 1000/s to 10/s in a second and a half.
-const SQUEEZE_HALVES_SECONDS: f64 = 0.2;
+/// Seconds in which a demand halves a rate: from 1000/s to 10/s in a second and a half.
+const LOWER_HALVES_SECONDS: f64 = 0.2;
 /// A rate this close to the minimum is at the minimum.
 const LOWEST_SLACK: f64 = 1.01;
 
@@ -47,11 +47,11 @@ pub enum Variant {
 
 /// What a bucket's controller tells the one that holds it together with SYN policing ([`crate::Dual`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Headroom {
     /// Its resource is at its reference or above: refusing requests of this bucket helps.
-    pub pressed: bool,
+    pub under_pressure: bool,
     /// It cannot refuse more: the rate is at its minimum, or hardly more than that is asked for.
-    pub spent: bool,
+    pub exhausted: bool,
 }
 
 /// What SYN policing asks of the buckets in a tick; each is more than the one before.
@@ -63,7 +63,7 @@ pub enum Demand {
     /// Its limits are below what comes: lower the rate faster than the law does, where that is not
     /// enough.
     Lower,
-    /// The accept queue is half full or more, or as many jobs wait as its fence lets in: that shows in
+    /// The accept queue is half full or more, or as many jobs wait as its in-flight limit lets in: that shows in
     /// no law, or it does not wait for one. Lower the rate faster than the law does.
     LowerAtOnce,
     /// It refuses: under pressure, go to the minimum and stay there.
@@ -96,7 +96,7 @@ pub trait BucketController: Send {
     fn tick(&mut self, signals: &Signals, bucket: usize, context: Context<'_>) -> BucketLimits;
 
     /// What is left to refuse, as of the last tick, once a demand has been followed for so many seconds.
-    fn room(&self, demand: Demand, seconds: f64) -> Room;
+    fn headroom(&self, demand: Demand, seconds: f64) -> Headroom;
 }
 
 /// What all buckets have.
@@ -140,9 +140,9 @@ impl BucketSpec {
     }
 }
 
-/// What a squeeze of so many seconds leaves of a rate.
-fn squeezed(seconds: f64) -> f64 {
-    libm::exp2(-seconds / SQUEEZE_HALVES_SECONDS)
+/// What a demand of so many seconds leaves of a rate.
+fn share_left(seconds: f64) -> f64 {
+    libm::exp2(-seconds / LOWER_HALVES_SECONDS)
 }
 
 /// What the controllers share.
@@ -159,7 +159,7 @@ struct Core {
     seen: Freshness,
     /// There is no limit because signals were lost.
     lost: bool,
-    pressed: bool,
+    under_pressure: bool,
     /// It stays at its minimum because SYN policing refuses.
     pinned: bool,
     calm_s: f64,
@@ -178,7 +178,7 @@ impl Core {
             level: Watch::default(),
             seen: Freshness::Frozen,
             lost: false,
-            pressed: false,
+            under_pressure: false,
             pinned: false,
             calm_s: 0.0,
             shedding: false,
@@ -216,7 +216,7 @@ impl Core {
         self.lost = true;
         self.rate = None;
         self.hits = Hits::default();
-        self.pressed = false;
+        self.under_pressure = false;
     }
 
     /// Whether nearly all that is allowed was asked for in the last second; false before there is
@@ -280,7 +280,7 @@ impl Core {
     /// old to act upon.
     fn is_to_lower(&self, demand: Demand) -> bool {
         let lowers = matches!(demand, Demand::Lower | Demand::LowerAtOnce);
-        lowers && self.pressed && self.seen == Freshness::Fresh
+        lowers && self.under_pressure && self.seen == Freshness::Fresh
     }
 
     /// The rate once a demand has been followed, before a law is.
@@ -289,17 +289,17 @@ impl Core {
             return self.rate;
         }
         let rate = self.without_unused(Variant::Released);
-        rate.map(|rate| self.spec.bounded(rate * squeezed(seconds)))
+        rate.map(|rate| self.spec.bounded(rate * share_left(seconds)))
     }
 
-    fn squeeze(&mut self, seconds: f64, demand: Demand) {
+    fn follow(&mut self, seconds: f64, demand: Demand) {
         self.rate = self.lowered(seconds, demand);
     }
 
     /// Stays at the minimum while SYN policing refuses, once it was under pressure meanwhile. What is
     /// lost is no reason to stay down, and of requests that are not known there is no minimum.
     fn pin(&mut self, demand: Demand) -> Option<Rate> {
-        let pinned = demand == Demand::Least && (self.pinned || self.pressed);
+        let pinned = demand == Demand::Least && (self.pinned || self.under_pressure);
         let known = pinned && self.seen != Freshness::Lost && self.cut(Variant::Released);
         if known {
             self.rate = Some(self.spec.bounded(0.0));
@@ -309,11 +309,14 @@ impl Core {
     }
 
     /// What is left to refuse at this rate.
-    fn room(&self, rate: Option<f64>) -> Room {
+    fn headroom(&self, rate: Option<f64>) -> Headroom {
         let lowest = self.spec.bounded(0.0) * LOWEST_SLACK;
         // Without a full second nothing is known of what is asked for.
         let quiet = self.hits.per_second().is_some_and(|hits| hits <= lowest);
-        Room { pressed: self.pressed, spent: quiet || rate.is_some_and(|rate| rate <= lowest) }
+        Headroom {
+            under_pressure: self.under_pressure,
+            exhausted: quiet || rate.is_some_and(|rate| rate <= lowest),
+        }
     }
 
     fn limits(&mut self, signals: &Signals, context: Context<'_>, text: String) -> BucketLimits {
@@ -334,7 +337,7 @@ impl Core {
             why: Why {
                 shedding,
                 since: self.since,
-                alarmed: if self.pressed { vec![Family::Resource] } else { Vec::new() },
+                alarmed: if self.under_pressure { vec![Family::Resource] } else { Vec::new() },
                 cause: shedding.then_some(Cause::Reference),
                 text: format!("{text}; {told}"),
             },
@@ -376,59 +379,62 @@ pub(crate) mod tests {
     }
 
     /// A core under pressure that has seen this.
-    fn pressed(spec: BucketSpec, signals: &Signals, age: Nanos) -> Core {
+    fn under_pressure(spec: BucketSpec, signals: &Signals, age: Nanos) -> Core {
         let mut core = Core::new(spec);
         core.see(signals, 0, Some(age));
-        core.pressed = true;
+        core.under_pressure = true;
         core
     }
 
     #[test]
-    fn a_squeeze_begins_at_what_is_asked_for_and_ends_at_the_minimum() {
+    fn a_demand_begins_at_what_is_asked_for_and_ends_at_the_minimum() {
         for demand in [Demand::Lower, Demand::LowerAtOnce] {
-            let mut core = pressed(BucketSpec::default(), &second(80, 0, 1.0), Nanos::ZERO);
-            core.squeeze(SQUEEZE_HALVES_SECONDS, demand);
+            let mut core = under_pressure(BucketSpec::default(), &second(80, 0, 1.0), Nanos::ZERO);
+            core.follow(LOWER_HALVES_SECONDS, demand);
             assert!((core.rate.unwrap() - 80.0 / USED_SHARE / 2.0).abs() < 1e-9);
-            assert!(!core.room(core.rate).spent);
-            assert!(core.room(core.lowered(1.0, demand)).spent, "nothing would be left after it");
-            assert!(!core.room(core.lowered(1.0, Demand::Nothing)).spent);
-            (0..20).for_each(|_| core.squeeze(0.1, demand));
+            assert!(!core.headroom(core.rate).exhausted);
+            assert!(
+                core.headroom(core.lowered(1.0, demand)).exhausted,
+                "nothing would be left after it"
+            );
+            assert!(!core.headroom(core.lowered(1.0, Demand::Nothing)).exhausted);
+            (0..20).for_each(|_| core.follow(0.1, demand));
             assert_eq!(core.rate, Some(10.0));
-            assert!(core.room(core.rate).spent);
+            assert!(core.headroom(core.rate).exhausted);
         }
     }
 
     #[test]
-    fn who_is_not_under_pressure_is_neither_squeezed_nor_pinned() {
-        let mut core = pressed(BucketSpec::default(), &second(80, 0, 1.0), Nanos::ZERO);
-        core.squeeze(1.0, Demand::Nothing);
-        core.pressed = false;
-        core.squeeze(1.0, Demand::LowerAtOnce);
+    fn who_is_not_under_pressure_is_neither_lowered_nor_pinned() {
+        let mut core = under_pressure(BucketSpec::default(), &second(80, 0, 1.0), Nanos::ZERO);
+        core.follow(1.0, Demand::Nothing);
+        core.under_pressure = false;
+        core.follow(1.0, Demand::LowerAtOnce);
         assert_eq!((core.pin(Demand::Least), core.rate), (None, None));
-        core.pressed = true;
+        core.under_pressure = true;
         assert_eq!(core.pin(Demand::Lower), None);
         let minimum = Some(Rate::per_second(10.0));
         assert_eq!(core.pin(Demand::Least), minimum);
-        core.pressed = false;
+        core.under_pressure = false;
         assert_eq!(core.pin(Demand::Least), minimum, "until SYN policing refuses no more");
         assert_eq!((core.pin(Demand::Nothing), core.pin(Demand::Least)), (None, None));
     }
 
     #[test]
-    fn while_a_signal_is_too_old_nothing_is_squeezed() {
+    fn while_a_signal_is_too_old_nothing_is_lowered() {
         for (periods, rate) in [(3, Some(25.0)), (4, Some(50.0)), (11, None)] {
             let spec = BucketSpec { start: Some(Rate::per_second(50.0)), ..BucketSpec::default() };
-            let mut core = pressed(spec, &second(80, 0, 1.0), Nanos::from_secs(periods));
-            core.squeeze(SQUEEZE_HALVES_SECONDS, Demand::LowerAtOnce);
+            let mut core = under_pressure(spec, &second(80, 0, 1.0), Nanos::from_secs(periods));
+            core.follow(LOWER_HALVES_SECONDS, Demand::LowerAtOnce);
             assert_eq!(core.rate, rate, "{periods} periods");
         }
     }
 
     #[test]
-    fn without_counts_nothing_is_squeezed() {
-        let mut core = pressed(BucketSpec::default(), &Signals::default(), Nanos::ZERO);
-        core.squeeze(1.0, Demand::LowerAtOnce);
+    fn without_counts_nothing_is_lowered() {
+        let mut core = under_pressure(BucketSpec::default(), &Signals::default(), Nanos::ZERO);
+        core.follow(1.0, Demand::LowerAtOnce);
         assert_eq!(core.pin(Demand::Least), None);
-        assert!(!core.room(core.rate).spent, "nothing is known");
+        assert!(!core.headroom(core.rate).exhausted, "nothing is known");
     }
 }

@@ -28,7 +28,7 @@
 //! that nobody uses is not moved by them.
 
 use super::hits::Mean;
-use super::{BucketController, BucketSpec, Context, Core, Demand, Gauge, Room, Variant};
+use super::{BucketController, BucketSpec, Context, Core, Demand, Gauge, Headroom, Variant};
 use crate::{Freshness, period_s};
 use tidegate_model::limits::BucketLimits;
 use tidegate_model::signals::Signals;
@@ -120,7 +120,7 @@ impl PaperBucket {
         let length = 100.0 * level;
         let before = self.before.replace(length).unwrap_or(length);
         // For the one who asks what could be refused, a tenth of a second is enough.
-        self.core.pressed = error <= 0.0 || equation == Equation::P && now >= reference;
+        self.core.under_pressure = error <= 0.0 || equation == Equation::P && now >= reference;
         self.core.end_if_calm(variant, error > 0.0, seconds);
         let change = gain_p * seconds * error - gain_d * (length - before);
         let held = match (variant, equation) {
@@ -140,7 +140,7 @@ impl PaperBucket {
 impl BucketController for PaperBucket {
     fn tick(&mut self, signals: &Signals, bucket: usize, context: Context<'_>) -> BucketLimits {
         let seconds = period_s(signals);
-        self.core.squeeze(seconds, context.demand);
+        self.core.follow(seconds, context.demand);
         let PaperBucketSpec { gauge, reference, .. } = self.spec;
         let (level, name) = (gauge.level(signals, bucket), gauge.name());
         let seen = self.core.see(signals, bucket, gauge.age(signals, bucket));
@@ -158,8 +158,8 @@ impl BucketController for PaperBucket {
         self.core.limits(signals, context, text)
     }
 
-    fn room(&self, demand: Demand, seconds: f64) -> Room {
-        self.core.room(self.core.lowered(seconds, demand))
+    fn headroom(&self, demand: Demand, seconds: f64) -> Headroom {
+        self.core.headroom(self.core.lowered(seconds, demand))
     }
 }
 

@@ -38,7 +38,7 @@ impl Default for Fits {
 }
 
 impl Fits {
-    /// SYN policing wakes or falls asleep: what was seen with other refusals is forgotten.
+    /// SYN policing becomes active or goes to standby: what was seen with other refusals is forgotten.
     pub(super) fn turn(&mut self) {
         self.window.clear();
     }

@@ -18,7 +18,7 @@ const GROWING_DEVIATIONS: f64 = 3.0;
 const STANDING_SECONDS: f64 = 3.0;
 /// Not needed for so long, all begins anew.
 const PAUSE_SECONDS: f64 = 0.5;
-/// At this share of those at the beginning they are on their way down: no reason to wake.
+/// At this share of those at the beginning they are on their way down: no reason to activate SYN policing.
 const DRAINING: f64 = 0.9;
 
 /// What tells whether rules at their minimum hold the load.
@@ -140,8 +140,8 @@ mod tests {
         let mut needed = Needed::default();
         let flips =
             |tick| if tick < 10 { (10.0, Counted::Accept) } else { (500.0, Counted::Waiting) };
-        let woken = ticks(&mut needed, flips);
-        assert!(woken.is_some_and(|tick| tick >= 10 + 20 + 29), "{woken:?}");
+        let activated = ticks(&mut needed, flips);
+        assert!(activated.is_some_and(|tick| tick >= 10 + 20 + 29), "{activated:?}");
         let mut needed = Needed::default();
         let grows = |tick| (if tick < 10 { 10.0 } else { 500.0 }, Counted::Waiting);
         assert!(ticks(&mut needed, grows).is_some_and(|tick| tick <= 10), "growth it is");

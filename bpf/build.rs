@@ -32,6 +32,7 @@ const CONVENTIONS: Conventions = Conventions {
         ("TG_METHOD_", IntKind::U8),
         ("TG_REFUSE_", IntKind::U8),
         ("TG_GAUGES_EACH", IntKind::U8),
+        ("TG_IMPORT_ASKS_", IntKind::U8),
         ("TG_RULE_TLS", IntKind::U8),
         ("TG_RULE_CLOSE", IntKind::U8),
     ],
@@ -45,6 +46,7 @@ fn main() -> Result<(), String> {
         "hook",
         "packet",
         "http",
+        "import",
         "track",
         "reply",
         "syn",
@@ -79,6 +81,7 @@ fn generate(root: &Path, file: &Path) -> Result<(), String> {
     let bindings = bindings::bindings(CONVENTIONS)
         .header(header("vmlinux/vmlinux.h"))
         .header(header("abi/request.h"))
+        .header(header("abi/import.h"))
         .header(header("abi/router.h"))
         // Only the bodies of inline functions call helpers, and no function is bound.
         .clang_args(["--target=bpf", "-Wno-implicit-function-declaration"])

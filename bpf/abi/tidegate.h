@@ -20,7 +20,7 @@
 #include "../../policy/chain/lately.h"
 #include "../../policy/chain/request.h"
 
-#define TG_ABI_VERSION 16
+#define TG_ABI_VERSION 17
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -378,7 +378,7 @@ struct tg_settings {
 	__u32 source_mask;	/* sets - 1 */
 	__u32 lately_mask;	/* lines of a slice - 1 */
 	__u32 link;		/* TG_LINK_… */
-	__u32 pad;
+	__u32 import;		/* 1: rules of routers hold here (import/import.h) */
 };
 
 /* In and out of the heartbeat program. */

@@ -3,6 +3,8 @@
  * Ingress at tc: tcx from Linux 6.6 on, clsact below (the loader says which
  * before it loads). The good neighbour where another program owns XDP.
  */
+#include "../import/import.h"
+#define TG_PARSED(skb, p, reason) tg_import_reason(p, reason, (skb)->gso_segs)
 #include "../packet/tc.h"
 #include "../syn/judge.h"
 

@@ -7,6 +7,7 @@
 #define TG_CONTEXT struct xdp_md
 
 #include "../packet/parse.h"
+#include "../import/import.h"
 #include "../syn/judge.h"
 
 static __always_inline enum tg_action
@@ -62,7 +63,8 @@ __noinline int tg_parse_frame(struct xdp_md *ctx, struct tg_packet *p)
 		.length = bpf_xdp_get_buff_len(ctx),
 	};
 
-	return p ? tg_parse(ctx, &view, p) : TG_REASON_LOOKUP_FAILED;
+	return p ? tg_import_reason(p, tg_parse(ctx, &view, p), 1) :
+		   TG_REASON_LOOKUP_FAILED;
 }
 
 SEC("xdp.frags")

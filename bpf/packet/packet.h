@@ -13,11 +13,27 @@ struct tg_view {
 	__u32 length;		/* of the frame, unread parts included */
 };
 
+#define TG_OTHER_IP 1		/* addresses and protocol are known */
+#define TG_OTHER_PORTS 2	/* ports, too */
+
+/* What is known of a packet that is passed for a reason (packet/other.h). */
+struct tg_other {
+	__u32 length;		/* of the IP packet */
+	__u8 proto;
+	__u8 known;		/* TG_OTHER_…; 0: nothing */
+	__u8 pad[2];
+};
+
 struct tg_packet {
 	__be32 src[4];
 	__be32 dst[4];
-	__u32 seq;
-	__u32 ack;
+	union {
+		struct {
+			__u32 seq;
+			__u32 ack;
+		};
+		struct tg_other other;	/* where there is a reason */
+	};
 	__u32 payload;		/* bytes of TCP payload */
 	__u16 sport;
 	__u16 dport;

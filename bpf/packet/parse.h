@@ -2,7 +2,7 @@
 /*
  * The parser: a cursor and one function per header, which checks, advances and
  * tells what follows. It ends at TCP. Everything that is not understood has a
- * reason and passes. After it, every integer is in host order, except
+ * reason and passes; of some of it more is told (other.h). After it, every integer is in host order, except
  * addresses. A hook defines TG_LOAD_BYTES, the helper that reads its frame, and
  * wraps the parser into a function of its own that is not static: the verifier
  * looks at such a function once, instead of following each way through the
@@ -11,6 +11,7 @@
 #ifndef TG_PARSE_H
 #define TG_PARSE_H
 
+#include "other.h"
 #include "packet.h"
 #include "wire.h"
 
@@ -129,9 +130,11 @@ static __always_inline int tg_parse_ipv4(struct tg_cursor *c,
 		return TG_REASON_MALFORMED;
 	frag = bpf_ntohs(ip->frag);
 	if (ip->proto != TG_PROTO_TCP)
-		return TG_REASON_NOT_SERVICE;
+		return tg_other_ipv4(p, ip, c->end, header, c->left,
+				     TG_REASON_NOT_SERVICE);
 	if (frag & 0x1fff)
-		return TG_REASON_FRAGMENT;
+		return tg_other_ipv4(p, ip, c->end, header, c->left,
+				     TG_REASON_FRAGMENT);
 	p->ipv6 = 0;
 	p->dscp = ip->tos >> 2;
 	p->src[0] = p->src[1] = p->dst[0] = p->dst[1] = 0;
@@ -171,6 +174,7 @@ struct tg_walk {
 	void *ctx;
 	__u32 at;	/* offset in the frame */
 	__u32 left;	/* as in struct tg_cursor */
+	__u32 length;	/* of the IP packet */
 	__u32 next;	/* what stands there */
 	__u32 fragment;	/* 1: the first of several */
 	__u32 reason;
@@ -208,6 +212,7 @@ static long tg_walk_ext(__u32 i, struct tg_walk *w)
 	} else if (w->next == TG_PROTO_FRAGMENT) {
 		length = sizeof(ext);
 		if (ext.frag & bpf_htons(0xfff8)) {
+			w->next = ext.next;
 			w->reason = TG_REASON_FRAGMENT;
 			return 1;
 		}
@@ -235,23 +240,45 @@ static __always_inline int tg_walk_tcp(struct tg_walk *w, struct tg_packet *p)
 	return tg_read_tcp(&tcp, w->left, p, w->fragment);
 }
 
-static __noinline int tg_parse_extensions(struct tg_walk *w,
-					  struct tg_packet *p)
+/* Behind the headers, or where they end early: told if it is not one of them. */
+static __always_inline int tg_walk_other(struct tg_walk *w,
+					 struct tg_packet *p, int reason)
 {
-	bpf_loop(TG_EXTENSIONS_MAX, tg_walk_ext, w, 0);
-	if (w->reason)
-		return w->reason;
-	if (w->next == TG_PROTO_TCP)
-		return tg_walk_tcp(w, p);
-	return tg_is_extension(w->next) || tg_is_unreadable(w->next) ?
-		TG_REASON_EXTENSIONS : TG_REASON_NOT_SERVICE;
+	if (tg_is_extension(w->next))
+		return reason;
+	return tg_other_walked(p, w->ctx, w->at, w->left, w->next, w->length,
+			       reason);
+}
+
+/*
+ * `left` bytes behind the header of IPv6. A function of its own: the stack of the walk
+ * is not needed beside what follows the parser.
+ */
+static __noinline int tg_parse_extensions(void *ctx, struct tg_packet *p,
+					  __u32 left, __u32 next)
+{
+	struct tg_walk w = {
+		.ctx = ctx,
+		.at = p->l3 + sizeof(struct tg_ipv6),
+		.left = left,
+		.length = left + sizeof(struct tg_ipv6),
+		.next = next,
+	};
+
+	bpf_loop(TG_EXTENSIONS_MAX, tg_walk_ext, &w, 0);
+	if (w.reason)
+		return tg_walk_other(&w, p, w.reason);
+	if (w.next == TG_PROTO_TCP)
+		return tg_walk_tcp(&w, p);
+	return tg_walk_other(&w, p, tg_is_extension(w.next) ||
+				    tg_is_unreadable(w.next) ?
+			     TG_REASON_EXTENSIONS : TG_REASON_NOT_SERVICE);
 }
 
 static __always_inline int tg_parse_ipv6(struct tg_cursor *c, void *ctx,
 					 struct tg_packet *p, __u32 there)
 {
 	struct tg_ipv6 *ip = c->at;
-	struct tg_walk walk = {};
 	__u32 flow;
 	int reason;
 
@@ -268,19 +295,16 @@ static __always_inline int tg_parse_ipv6(struct tg_cursor *c, void *ctx,
 	p->dscp = (flow >> 22) & 0x3f;
 	__builtin_memcpy(p->src, ip->src, sizeof(p->src));
 	__builtin_memcpy(p->dst, ip->dst, sizeof(p->dst));
-	walk.next = ip->next;
-	if (likely(walk.next == TG_PROTO_TCP)) {
+	if (likely(ip->next == TG_PROTO_TCP)) {
 		c->at = ip + 1;
 		p->data = p->l3 + sizeof(*ip);
 		return tg_parse_tcp(c, p, 0);
 	}
-	if (!tg_is_extension(walk.next))
-		return tg_is_unreadable(walk.next) ? TG_REASON_EXTENSIONS :
-						     TG_REASON_NOT_SERVICE;
-	walk.ctx = ctx;
-	walk.at = p->l3 + sizeof(*ip);
-	walk.left = c->left;
-	return tg_parse_extensions(&walk, p);
+	if (!tg_is_extension(ip->next))
+		return tg_other_ipv6(p, ip, c->end, c->left,
+				     tg_is_unreadable(ip->next) ?
+			TG_REASON_EXTENSIONS : TG_REASON_NOT_SERVICE);
+	return tg_parse_extensions(ctx, p, c->left, ip->next);
 }
 
 /* Zero, or the reason to pass the packet without evaluating it. */

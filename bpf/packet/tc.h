@@ -8,6 +8,11 @@
 
 #include "parse.h"
 
+/* What a hook makes of what the parser says. */
+#ifndef TG_PARSED
+#define TG_PARSED(skb, p, reason) (reason)
+#endif
+
 #define TG_TC_PULL 128	/* bytes: the headers of any ordinary packet */
 
 /* Most packets have their headers in the linear part; for others, pull them. */
@@ -46,8 +51,9 @@ __noinline int tg_parse_frame(struct __sk_buff *skb, struct tg_packet *p)
 
 	tg_tc_view(skb, &view);
 	if (p && settings.link == TG_LINK_PLAIN)
-		return tg_parse_plain(skb, &view, p);
-	return p ? tg_parse(skb, &view, p) : TG_REASON_LOOKUP_FAILED;
+		return TG_PARSED(skb, p, tg_parse_plain(skb, &view, p));
+	return p ? TG_PARSED(skb, p, tg_parse(skb, &view, p)) :
+		   TG_REASON_LOOKUP_FAILED;
 }
 
 #endif

@@ -84,6 +84,13 @@ struct tg_tcp {
 	__be16 urgent;
 };
 
+struct tg_udp {
+	__be16 sport;
+	__be16 dport;
+	__be16 length;
+	__be16 check;
+};
+
 #define TG_TCP_OFFSET_AT 12	/* of `offset` in the header */
 #define TG_IPV6_NEXT_AT 6	/* of `next` in the header */
 

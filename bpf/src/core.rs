@@ -3,6 +3,7 @@
 //! without ([`crate::testing::TestPlane`]): maps, plan in force, limits, heartbeat.
 
 use crate::abi::{self, Control, GAUGES_EACH, Heartbeat, Table};
+use crate::imported::Table as ImportTable;
 use crate::limits::Limits;
 use crate::maps::{Maps, REQUEST_SIZES};
 use crate::objects::{self, Load, Objects, Variant};
@@ -41,6 +42,8 @@ pub struct Core {
     policies: Vec<Policy>,
     pub(crate) objects: Objects,
     limits: Limits,
+    /// Imported rules; `None` as long as there were none.
+    pub(crate) imported: Option<ImportTable>,
     /// Request rules; `None` as long as there were none.
     requests: Option<RequestState>,
     /// Gauges in use, by index of the service.
@@ -120,6 +123,7 @@ impl Core {
             policies: Vec::new(),
             objects,
             limits,
+            imported: None,
             requests,
             gauges: Vec::new(),
             heartbeat,
@@ -139,6 +143,9 @@ impl Core {
         }
         if plan.has_rules() && self.requests.is_none() {
             self.requests = Some(RequestState::open(&mut self.maps, &self.objects, plan)?);
+        }
+        if plan.has_import() {
+            self.open_imported()?;
         }
         let control: Control = self.maps.read("tg_control", 0)?;
         let slot = (control.slot + 1) % abi::SLOTS;

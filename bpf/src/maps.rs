@@ -3,7 +3,7 @@
 
 use crate::abi::{self, ABI_VERSION};
 use crate::objects::Sized;
-use crate::{Error, lately, pins, syscall};
+use crate::{Error, imported, lately, pins, syscall};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ pub(crate) struct Maps {
 }
 
 /// What the value of each map measures; a map of another size is not ours.
-const VALUE_SIZES: [(&str, usize); 22] = [
+const VALUE_SIZES: [(&str, usize); 23] = [
     ("tg_control", size_of::<abi::Control>()),
     ("tg_tables", size_of::<abi::Table>()),
     ("tg_listens", size_of::<abi::Listen>()),
@@ -42,6 +42,7 @@ const VALUE_SIZES: [(&str, usize); 22] = [
     ("tg_flights", size_of::<abi::Flights>()),
     (lately::LINES, size_of::<LatelyLine>()),
     (lately::TURN, size_of::<LatelyTurn>()),
+    (imported::COUNTS, size_of::<abi::ImportCounts>()),
 ];
 
 /// The same of the maps of request rules.

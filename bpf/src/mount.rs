@@ -227,7 +227,8 @@ impl Attempt<'_> {
         let redirect = hook == Hook::Xdp && self.device.veth;
         let answer = if redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
         let trust_dscp = self.interface.config.trust_dscp;
-        let variant = Variant { answer, trust_dscp, plain: self.device.plain };
+        let import = self.interface.import && role == Role::Judge;
+        let variant = Variant { answer, trust_dscp, plain: self.device.plain, import };
         let objects = &self.core.objects;
         let (object, bytes) = match role {
             Role::Judge if matches!(hook, Hook::Xdp | Hook::XdpGeneric) => ("xdp", &objects.xdp),

@@ -3,7 +3,7 @@
 
 use crate::abi::Settings;
 use crate::maps::{Maps, REQUEST_SIZES};
-use crate::{Error, Plan, abi, lately, numbers, syscall};
+use crate::{Error, Plan, abi, imported, lately, numbers, syscall};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_config::Tables;
@@ -53,7 +53,7 @@ impl Default for Objects {
 }
 
 /// Names of the maps that are shared and pinned.
-pub(crate) const SHARED: [&str; 27] = [
+pub(crate) const SHARED: [&str; 30] = [
     "tg_control",
     "tg_lease",
     "tg_tables",
@@ -81,6 +81,9 @@ pub(crate) const SHARED: [&str; 27] = [
     lately::LINES,
     lately::TURN,
     "tg_samples",
+    imported::TABLE,
+    "tg_import_states",
+    imported::COUNTS,
 ];
 
 /// Names of the maps of request rules, which are there when a plan has some; all or none of them.
@@ -115,6 +118,8 @@ pub(crate) struct Variant {
     pub(crate) trust_dscp: bool,
     /// The link has no Ethernet header.
     pub(crate) plain: bool,
+    /// Imported rules hold here.
+    pub(crate) import: bool,
 }
 
 /// The read-only settings of a hook.
@@ -131,7 +136,7 @@ pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<Set
         source_mask: maps.get("tg_source_sets")?.max_entries() - 1,
         lately_mask: maps.get(lately::LINES)?.max_entries() / LatelyTurn::SLICES - 1,
         link: if variant.plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET },
-        pad: 0,
+        import: variant.import.into(),
     })
 }
 

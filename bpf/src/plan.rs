@@ -70,6 +70,8 @@ pub struct Interface {
     /// See [`Settings::clsact`].
     #[doc(hidden)]
     pub clsact: bool,
+    /// Imported rules hold here: [`Plan::has_import`].
+    pub import: bool,
 }
 
 impl Interface {
@@ -77,7 +79,7 @@ impl Interface {
     #[must_use]
     pub fn named(name: impl Into<String>, namespace: Option<PathBuf>) -> Self {
         let config = InterfaceConfig { name: name.into(), ..InterfaceConfig::default() };
-        Self { config, namespace, clsact: false }
+        Self { config, namespace, clsact: false, import: false }
     }
 
     /// The file that stands for its namespace at the moment; `None`: it is in our own.
@@ -108,6 +110,7 @@ impl Plan {
             config: config.clone(),
             namespace: namespace.clone(),
             clsact: *clsact,
+            import: self.has_import(),
         };
         self.config.interfaces.iter().map(interface).collect()
     }
@@ -165,6 +168,12 @@ impl Plan {
     #[must_use]
     pub fn has_rules(&self) -> bool {
         self.config.services.iter().any(tidegate_config::ServiceConfig::has_rules)
+    }
+
+    /// Whether rules of a router are imported: the ingress hooks look for them then.
+    #[must_use]
+    pub fn has_import(&self) -> bool {
+        self.config.flowspec.as_ref().is_some_and(|flowspec| flowspec.import.is_some())
     }
 
     /// Most answers beyond those for all: who is never to be answered is not, whoever asks.

@@ -37,6 +37,11 @@ impl Swapped {
         Ok(Self { outer, value_size, rows, spare, active })
     }
 
+    /// Whether something is in force: then no map has to be made any more.
+    pub(crate) const fn is_in_force(&self) -> bool {
+        self.active.is_some()
+    }
+
     /// What is in force, row by row; empty where nothing was set yet.
     pub(crate) fn read(&self) -> Result<Vec<Vec<u8>>, Error> {
         let Some(active) = &self.active else {

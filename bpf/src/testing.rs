@@ -157,8 +157,9 @@ impl TestPlane {
         let trust_dscp =
             plan.config.interfaces.first().is_some_and(|interface| interface.trust_dscp);
         let answer = if options.redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
-        let settings =
-            objects::settings(&core.maps, plan, Variant { answer, trust_dscp, plain: false })?;
+        let import = plan.has_import();
+        let variant = Variant { answer, trust_dscp, plain: false, import };
+        let settings = objects::settings(&core.maps, plan, variant)?;
         core.listening(MonotonicClock.now(), false)?;
         Ok(Self { core, programs: Default::default(), settings })
     }
@@ -174,7 +175,11 @@ impl TestPlane {
             return Ok(loaded);
         }
         let (object, bytes) = program.object(&self.core.objects);
-        let load = Load { object, bytes, settings: self.settings, attach_type: None };
+        let mut settings = self.settings;
+        if !matches!(program, Program::Xdp | Program::Tc) {
+            settings.import = 0;
+        }
+        let load = Load { object, bytes, settings, attach_type: None };
         let loaded = objects::load(&self.core.maps, &load)?;
         Ok(cell.get_or_init(|| loaded))
     }

@@ -2,6 +2,7 @@
 /*
  * The body of the ingress hooks. In this order, the first that applies:
  *
+ *	a router's rule refuses it		drop (import/import.h)
  *	not understood, not TCP to a service	pass, with the parser's reason
  *	no SYN					pass (not-new), passive signals; but
  *						for what is late (syn/late.h),
@@ -32,6 +33,7 @@
 #include "../packet/classify.h"
 #include "../packet/count.h"
 #include "../packet/emit.h"
+#include "../import/import.h"
 #include "late.h"
 #include "../packet/lease.h"
 #include "limits.h"
@@ -312,7 +314,8 @@ tg_judge(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
 	__u64 now_ns;
 
 	if (reason)
-		return tg_pass(reason);
+		return reason == TG_IMPORT_REFUSED ? TG_ACTION_DROP :
+						     tg_pass(reason);
 	if (tg_classification(&view))
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	kinds = tg_port(&view, p->dport);

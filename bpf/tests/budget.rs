@@ -35,11 +35,12 @@ type Budgets = BTreeMap<(String, String), u32>;
 /// Everything on, so that nothing is pruned.
 fn plan(trust_dscp: bool) -> Plan {
     let rule = RuleConfig { close_persistent: true, ..plans::rule("/", Some("all")) };
-    let mut plan = plans::plan(vec![ServiceConfig {
+    let services = vec![ServiceConfig {
         policy: plans::policy(Policy::Abacus, Action::Reject),
         requests: Some(plans::requests(&["all"], vec![rule])),
         ..plans::service("shop", &["*:80"])
-    }]);
+    }];
+    let mut plan = plans::importing(plans::plan(services));
     plan.config.interfaces = vec![InterfaceConfig { trust_dscp, ..InterfaceConfig::default() }];
     plan
 }

@@ -2,12 +2,15 @@
 //! Plans for tests and benchmarks, which say no more than they must; a file would have to say more.
 
 use crate::Plan;
+use ipnet::{Ipv4Net, Ipv6Net};
+use std::net::Ipv4Addr;
 use tidegate_config::{
-    BucketConfig, Config, ControlledResource, PolicyConfig, Refusal, RequestsConfig, RouterConfig,
-    RuleAction, RuleConfig, ServiceConfig, Tables,
+    BucketConfig, Config, ControlledResource, FlowspecConfig, ImportConfig, PolicyConfig, Refusal,
+    RequestsConfig, RouteUnit, RouterConfig, RuleAction, RuleConfig, ServiceConfig, SpeakerKind, Tables,
 };
 use tidegate_model::{Listen, Mode};
 use tidegate_policy::{Action, Policy};
+use tidegate_units::{Nanos, Share};
 
 fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> T {
     text.parse().unwrap_or_else(|why| panic!("{text:?}: {why}"))
@@ -85,4 +88,33 @@ pub fn router(destinations: &[&str]) -> RouterConfig {
         destinations_max: 16,
         sample: 1,
     }
+}
+
+/// Rules of a router are imported, of whatever prefix.
+#[must_use]
+pub fn importing(mut plan: Plan) -> Plan {
+    let import = ImportConfig {
+        peer: "edge".to_owned(),
+        mode: Mode::Enforce,
+        prefixes: vec![Ipv4Net::default().into(), Ipv6Net::default().into()],
+        discard: true,
+        established: true,
+    };
+    plan.config.flowspec = Some(FlowspecConfig {
+        speaker: SpeakerKind::Gobgp,
+        program: None,
+        own_as: 65_001,
+        router_id: Ipv4Addr::new(192, 0, 2, 1),
+        peers: Vec::new(),
+        export: Vec::new(),
+        import: Some(import),
+        shadow: false,
+        unit: RouteUnit::default(),
+        routes: 10,
+        hysteresis: Share::new(0.2),
+        between: Nanos::from_secs(10),
+        lease: Nanos::from_secs(3),
+        hold_time: Nanos::from_secs(9),
+    });
+    plan
 }

@@ -4,9 +4,10 @@
 use std::path::Path;
 
 /// Folders of the hooks and of what they are made of.
-pub const HOOK_FOLDERS: [&str; 8] = [
+pub const HOOK_FOLDERS: [&str; 9] = [
     "bpf/hook",
     "bpf/packet",
+    "bpf/import",
     "bpf/http",
     "bpf/track",
     "bpf/reply",

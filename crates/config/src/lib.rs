@@ -41,7 +41,8 @@ pub use diff::diff;
 pub use error::{ConfigError, ConfigErrors, ERRORS_MAX, Place};
 pub use file::{CONFIG_BYTES_MAX, LoadError, load, load_located};
 pub use flowspec::{
-    ExportConfig, FlowspecConfig, RouteUnit, SPEAKER_PEERS_MAX, SpeakerKind, SpeakerPeerConfig,
+    ExportConfig, FlowspecConfig, IMPORT_PREFIXES_MAX, ImportConfig, RouteUnit, SPEAKER_PEERS_MAX,
+    SpeakerKind, SpeakerPeerConfig,
 };
 pub use gateways::*;
 pub use namespace::namespace_path;

@@ -2,7 +2,7 @@
 //! The tables of docs/configuration.md: the reference, from the schema, and the bounds.
 
 use super::cluster::{BACKENDS_MAX, TARGETS_MAX, VALIDITY_RANGE};
-use super::flowspec::SPEAKER_PEERS_MAX;
+use super::flowspec::{IMPORT_PREFIXES_MAX, SPEAKER_PEERS_MAX};
 use super::gateways::{GATEWAYS_MAX, ROUTES_MAX};
 use super::requests::*;
 use super::schema::schema;
@@ -103,6 +103,7 @@ fn of_peers() -> Vec<(&'static str, String)> {
         ),
         ("`limits` and `limits_when_congested` of a peer", format!("{REMOTE_SCOPES_MAX} each")),
         ("`flowspec.peers`", SPEAKER_PEERS_MAX.to_string()),
+        ("`flowspec.import.prefixes`", IMPORT_PREFIXES_MAX.to_string()),
         ("`report_to.NAME.validity`", format!("{}, two ticks at least", range(VALIDITY_RANGE))),
     ]
 }

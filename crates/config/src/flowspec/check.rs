@@ -56,6 +56,36 @@ impl Check<'_> {
         }
         self.peers(flowspec);
         self.exports(flowspec);
+        match &flowspec.import {
+            Some(import) => self.import(flowspec, import),
+            None if flowspec.export.is_empty() => {
+                self.fault("flowspec.export", "neither \"export\" nor \"import\" is there");
+            }
+            None => {}
+        }
+    }
+
+    fn import(&mut self, flowspec: &FlowspecConfig, import: &ImportConfig) {
+        if flowspec.speaker != SpeakerKind::Gobgp {
+            let found = flowspec.speaker.name();
+            let message = format!("found {found}; \"import\" needs gobgp");
+            self.fault("flowspec.speaker", message);
+        }
+        if flowspec.shadow {
+            let why = "no speaker would run for \"import\", which has its own mode";
+            self.fault("flowspec.shadow", format!("found true: {why}"));
+        }
+        let known: Vec<String> = flowspec.peers.iter().map(|peer| peer.name.clone()).collect();
+        if !known.contains(&import.peer) {
+            let (found, list) = (&import.peer, known.join(", "));
+            let hint = suggest::phrase(found, &known);
+            let message = format!("found {found:?}: no such peer{hint}; there are: {list}");
+            self.fault("flowspec.import.peer", message);
+        }
+        if self.config.interfaces.is_empty() {
+            let why = "rules hold at interfaces, and \"interfaces\" names none";
+            self.fault("flowspec.import", why);
+        }
     }
 
     fn peers(&mut self, flowspec: &FlowspecConfig) {

@@ -2,8 +2,10 @@
 //! The section `flowspec`: limits of services as BGP FlowSpec routes for routers.
 
 mod check;
+mod import;
 
 pub(super) use check::check;
+pub use import::{ImportConfig, PREFIXES_MAX as IMPORT_PREFIXES_MAX};
 
 use super::named::{self, Named};
 use super::text as common;
@@ -50,10 +52,16 @@ pub struct FlowspecConfig {
     #[schemars(with = "std::collections::BTreeMap<String, SpeakerPeerConfig>")]
     #[schemars(extend("minProperties" = 1, "maxProperties" = SPEAKER_PEERS_MAX))]
     pub peers: Vec<SpeakerPeerConfig>,
-    /// The services whose limits may become routes.
-    #[schemars(length(min = 1, max = 32))]
+    /// The services whose limits may become routes. Needed, unless `import` is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
     pub export: Vec<ExportConfig>,
-    /// Plans and says what would be announced, and announces nothing: no speaker is started.
+    /// Routes of a router whose rates are enforced at the interfaces of this host. It needs `speaker: gobgp`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ImportConfig")]
+    pub import: Option<ImportConfig>,
+    /// Plans and says what would be announced, and announces nothing: no speaker is started. Not with `import`,
+    /// which has its own mode.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shadow: bool,
     /// What the routers count: packets per second, or bytes where they do not know that.

@@ -168,6 +168,9 @@ fn samples(known: &Known<'_>, address: IpAddr, port: Option<u16>) -> Vec<Explain
     explain_samples(found, known.snapshot.now, known.reason_text)
 }
 
+/// Most rules of a router that are told.
+const RULES_TOLD_MAX: usize = 16;
+
 /// Samples, the newest first, at most [`SAMPLES_MAX`].
 #[must_use]
 pub fn explain_samples(
@@ -225,6 +228,7 @@ fn words(explanation: &Explanation, (snapshot, complete): (&Snapshot, bool)) -> 
         service_words(service, &mut words);
         words.extend(route_words(&service.service, snapshot));
     }
+    words.extend(imported_words(snapshot));
     refused_words(explanation, complete, &mut words);
     if explanation.samples.is_empty() {
         words.push(
@@ -245,6 +249,19 @@ fn route_words(service: &str, snapshot: &Snapshot) -> impl Iterator<Item = Strin
         Some(format!(
             "{service}: routers are told to let {told:.0} {unit}/s {rule} pass; of what they refuse nothing is known here."
         ))
+    })
+}
+
+/// Rules of a router that have refused something, whoever it was: no client is known of them.
+fn imported_words(snapshot: &Snapshot) -> impl Iterator<Item = String> {
+    let imports = snapshot.flowspec.iter().filter_map(|flowspec| flowspec.import.as_ref());
+    imports.flat_map(|import| {
+        let refusing = import.rules.iter().filter(|rule| rule.refused > 0).take(RULES_TOLD_MAX);
+        refusing.map(|of| {
+            let (peer, rule, refused, packets) = (&import.peer, &of.rule, of.refused, of.packets);
+            let how = if import.shadow { "would have refused" } else { "has refused" };
+            format!("a rule of the router {peer} ({rule}) {how} {refused} of {packets} packets.")
+        })
     })
 }
 

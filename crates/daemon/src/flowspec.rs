@@ -6,12 +6,17 @@
 //!  own limit ─► Uncounted ─► routes ─► thread: Exporter ─► keeper ─► gobgpd | exabgp ═ BGP ═ routers
 //!  what arrives ──┘                └─► in shadow: a plan, and nobody is told
 //! ```
+//!
+//! The same speaker brings the routes of a router that are enforced here ([`import`]).
 
+mod import;
 mod speaker;
 
 pub(crate) use speaker::{options, password};
 
+use self::import::Import;
 use self::speaker::Handle;
+use crate::plane::Plane;
 use std::collections::BTreeMap;
 use tidegate_config::{Config, FlowspecConfig, RouteUnit, SpeakerPeerConfig};
 use tidegate_control::fleet::remote::{Steps, Uncounted};
@@ -41,6 +46,9 @@ pub(crate) struct Flowspec {
     opened: bool,
     problem: String,
     events: Vec<What>,
+    import: Option<Import>,
+    /// An import has ended, and the hooks have to be told so.
+    clears: bool,
 }
 
 /// Who is told.
@@ -80,6 +88,11 @@ pub(crate) struct Told {
 
 /// What was done, and why, if the limit is not the reason.
 pub(crate) type Done = (Change, Option<String>);
+
+/// Where destinations of imported routes lie; none: nothing is imported.
+fn prefixes(config: &FlowspecConfig) -> Vec<ipnet::IpNet> {
+    config.import.iter().flat_map(|import| import.prefixes.clone()).collect()
+}
 
 pub(crate) fn bounds(config: &FlowspecConfig) -> Bounds {
     Bounds {
@@ -122,6 +135,8 @@ impl Flowspec {
         }
         self.teller = Teller::Nobody;
         self.config = wanted.cloned();
+        self.clears |= self.import.is_some();
+        self.import = wanted.and_then(Import::new);
         self.know_rules();
         if self.opened {
             self.open(config);
@@ -150,7 +165,7 @@ impl Flowspec {
             return;
         }
         match options(wanted, &config.daemon.socket)
-            .and_then(|of| Handle::start(of, bounds(wanted)))
+            .and_then(|of| Handle::start(of, bounds(wanted), prefixes(wanted)))
         {
             Ok(handle) => self.teller = Teller::Routers(handle),
             Err(why) => self.problem = why,
@@ -181,6 +196,26 @@ impl Flowspec {
         };
         for (change, why) in done {
             self.note(&change, why);
+        }
+    }
+
+    /// A round of the import.
+    pub(crate) fn enforce(&mut self, now: Nanos, plane: &mut dyn Plane) {
+        let listed = match &self.teller {
+            Teller::Routers(handle) => handle.listed(),
+            Teller::Nobody | Teller::Shadow(_) => None,
+        };
+        match &mut self.import {
+            Some(import) => {
+                self.clears = false;
+                import.tick(now, listed, plane);
+                self.events.extend(import.events());
+            }
+            // Hooks that are loaded for an import may be there for a while.
+            None if self.clears => {
+                self.clears = plane.set_imported(&tidegate_bpf::Imported::default()).is_err();
+            }
+            None => {}
         }
     }
 
@@ -236,14 +271,16 @@ impl Flowspec {
 
     /// What is wrong: a subject and a sentence.
     pub(crate) fn problems(&self) -> Option<(String, String)> {
-        self.problem(self.told()).map(|text| (SUBJECT.to_owned(), text))
+        let problem = self.problem(self.told());
+        let import = self.import.as_ref().map(Import::problem).filter(|text| !text.is_empty());
+        problem.or(import.map(str::to_owned)).map(|text| (SUBJECT.to_owned(), text))
     }
 
     fn problem(&self, told: Told) -> Option<String> {
         let endless = self.endless(&told);
         let problem = if self.problem.is_empty() { told.problem } else { self.problem.clone() };
         match (problem.is_empty(), endless.is_empty()) {
-            (false, _) => Some(format!("no route is announced: {problem}")),
+            (false, _) => Some(format!("no route is announced or imported: {problem}")),
             (true, false) => Some(format!(
                 "{} has switched the hold time off, and GoBGP cannot keep such a session: configure 9 s there",
                 endless.join(", ")
@@ -295,6 +332,7 @@ impl Flowspec {
             peers: config.peers.iter().map(peer).collect(),
             budget: config.routes.into(),
             routes: told.stands.iter().map(route).collect(),
+            import: self.import.as_ref().map(Import::state),
         })
     }
 }

@@ -23,7 +23,9 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use tidegate_bpf::policy::{MinRate, Params, Policy, Reason, SourceKey};
-use tidegate_bpf::{Attached, Dataplane, Hook, Plan, Router, ServiceParams, Settings};
+use tidegate_bpf::{
+    Attached, Dataplane, Hook, Imported, ImportedHits, Plan, Router, ServiceParams, Settings,
+};
 use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig, Side};
 use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::record::What;
@@ -223,6 +225,14 @@ impl Outlet for Kernel {
 
     fn set_mode(&mut self, service: usize, mode: Mode, canary: Canary) -> Result<(), PlaneError> {
         self.dataplane.set_mode(service, mode, canary).map_err(failed)
+    }
+
+    fn set_imported(&mut self, imported: &Imported) -> Result<(), PlaneError> {
+        self.dataplane.set_imported(imported).map_err(failed)
+    }
+
+    fn imported_hits(&self) -> Result<Vec<ImportedHits>, PlaneError> {
+        self.dataplane.imported_hits().map_err(failed)
     }
 
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {

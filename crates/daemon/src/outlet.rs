@@ -8,6 +8,7 @@
 use crate::governor::same;
 use crate::plane::PlaneError;
 use std::collections::BTreeSet;
+use tidegate_bpf::{Imported, ImportedHits};
 use tidegate_config::Config;
 use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::{Canary, Mode};
@@ -86,6 +87,22 @@ pub trait Outlet {
     /// When it was not written. The caller sets the mode before again, so that no later write
     /// brings this one.
     fn set_mode(&mut self, service: usize, mode: Mode, canary: Canary) -> Result<(), PlaneError>;
+
+    /// Puts rules of a router in force, all at once, in place of those of before.
+    ///
+    /// # Errors
+    /// When they were not written; then those of before hold.
+    fn set_imported(&mut self, _imported: &Imported) -> Result<(), PlaneError> {
+        Ok(())
+    }
+
+    /// What those in force have matched and refused.
+    ///
+    /// # Errors
+    /// When it could not be read.
+    fn imported_hits(&self) -> Result<Vec<ImportedHits>, PlaneError> {
+        Ok(Vec::new())
+    }
 
     /// The kill switch.
     ///

@@ -549,24 +549,22 @@ impl Owner {
     /// Joins what was decided with the limits of peers, and tells peers theirs.
     fn join_remote(&mut self, now: Nanos) {
         let own = self.governors.iter().map(|governor| governor.limits.clone()).collect();
-        let Self { remote, sensed, intent, senses, record, warnings, .. } = self;
+        let Self { remote, sensed, intent, senses, plane, record, warnings, .. } = self;
         let of = (&intent.config, intent.released);
         self.joined = remote.tick(now, of, (sensed, own), &mut **senses);
+        remote.flowspec.enforce(now, &mut **plane);
         record.note_all(remote.events());
         remote.problems().for_each(|(subject, text)| warnings.raise(now, &subject, text));
     }
 
     fn note_record(&mut self, now: Nanos) {
         let Self { record, remote, sensed, intent, joined, counts, warnings, .. } = self;
-        let (config, released) = (&intent.config, intent.released);
-        let remote = &|index| remote.holds(index);
+        let (remote, released) = (&|index| remote.holds(index), intent.released);
+        let config = &intent.config;
         record.see(&Seen { now, config, released, sensed, limits: joined, counts, remote });
         for (subject, why) in record.write(now) {
-            warnings.raise(
-                now,
-                subject,
-                format!("cannot be written, and is kept in memory: {why}"),
-            );
+            let text = format!("cannot be written, and is kept in memory: {why}");
+            warnings.raise(now, subject, text);
         }
     }
 

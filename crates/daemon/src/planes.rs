@@ -16,6 +16,7 @@ use crate::plane::{Counted, Counters, Lifecycle, Plane, PlaneError, RequestCount
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tidegate_bpf::{Imported, ImportedHits};
 use tidegate_config::{Adapter, CLASS_DEFAULT, Config, GatewayConfig, ServiceConfig};
 use tidegate_gate::{Adapters, Agents, Gate, Seen};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
@@ -273,6 +274,14 @@ impl Outlet for Planes {
             agents.set_mode(service, mode, canary);
         }
         self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.set_mode(service, mode, canary))
+    }
+
+    fn set_imported(&mut self, imported: &Imported) -> Result<(), PlaneError> {
+        self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.set_imported(imported))
+    }
+
+    fn imported_hits(&self) -> Result<Vec<ImportedHits>, PlaneError> {
+        self.kernel.as_ref().map_or_else(|| Ok(Vec::new()), |kernel| kernel.imported_hits())
     }
 
     fn release(&mut self, on: bool) -> Result<(), PlaneError> {

@@ -11,7 +11,7 @@
 
 use crate::attributes::Attributes;
 use crate::nlri::{Family, Flow};
-use crate::rule::{Rule, Unheld};
+use crate::rule::{Flags, Rule, TCP, Unheld};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,6 +19,8 @@ use tidegate_units::Rate;
 
 /// Most entries of a table.
 pub const ENTRIES_MAX: usize = 256;
+/// Most entries whose destinations hold one address: what one packet may cost.
+pub const ENTRIES_AT_MAX: usize = 16;
 
 /// What may be imported.
 #[derive(Clone, Debug)]
@@ -35,13 +37,16 @@ pub struct Policy {
     pub peer: (IpAddr, u32),
     /// Take routes with rate 0, which drop everything.
     pub discard: bool,
+    /// Take routes that match packets of established connections of TCP.
+    pub established: bool,
 }
 
 impl Policy {
     /// The defaults for prefixes and a peer.
     #[must_use]
     pub const fn new(prefixes: Vec<IpNet>, own_as: u32, peer: (IpAddr, u32)) -> Self {
-        Self { prefixes, widest: (24, 48), entries: ENTRIES_MAX, own_as, peer, discard: false }
+        let (widest, entries) = ((24, 48), ENTRIES_MAX);
+        Self { prefixes, widest, entries, own_as, peer, discard: false, established: false }
     }
 }
 
@@ -100,6 +105,10 @@ pub enum Refusal {
     Rate,
     /// Rate 0, which the configuration does not allow.
     Discard,
+    /// It matches more of TCP than first packets, which the configuration does not allow.
+    Established,
+    /// As many rules as one destination may have are there.
+    Crowded,
     /// The table is full.
     Full,
 }
@@ -122,6 +131,8 @@ impl Refusal {
             Self::Action => "action",
             Self::Rate => "rate",
             Self::Discard => "discard",
+            Self::Established => "established",
+            Self::Crowded => "crowded",
             Self::Full => "full",
         }
     }
@@ -208,22 +219,37 @@ impl Importer {
         // Two encodings of one rule: the first holds.
         let mut seen = HashSet::new();
         taken.retain(|one| seen.insert(one.rule.clone()));
-        // Who is in the table stays in it: a peer cannot push rules out by sending others.
-        let held: HashSet<Rule> = self.entries.iter().map(|entry| entry.rule.clone()).collect();
-        let stay = taken.iter().filter(|one| held.contains(&one.rule)).count();
-        let mut free = self.generations.len().saturating_sub(stay);
-        let mut kept = Vec::with_capacity(taken.len().min(self.generations.len()));
-        for one in &taken {
-            let is_held = held.contains(&one.rule);
-            if is_held || free > 0 {
-                free -= usize::from(!is_held);
-                kept.push(one);
-            } else {
-                self.refuse(&mut refused, one.path, Refusal::Full);
-            }
-        }
+        let kept = self.room(&taken, &mut refused);
         self.entries = place(&self.entries, &mut self.generations, &kept);
         self.refused = refused;
+    }
+
+    /// Those of the routes for which there is room. Who is in the table stays in it: a peer cannot push rules out
+    /// by sending others.
+    fn room<'a, 'b>(
+        &mut self,
+        taken: &'b [Taken<'a>],
+        refused: &mut Refused,
+    ) -> Vec<&'b Taken<'a>> {
+        let held: HashSet<Rule> = self.entries.iter().map(|entry| entry.rule.clone()).collect();
+        let mut crowd = Crowd::default();
+        let mut chosen: Vec<bool> = taken.iter().map(|one| held.contains(&one.rule)).collect();
+        for (one, _) in taken.iter().zip(&chosen).filter(|(_, chosen)| **chosen) {
+            crowd.add(one.rule.destination);
+        }
+        for (one, chosen) in taken.iter().zip(&mut chosen).filter(|(_, chosen)| !**chosen) {
+            let why = match () {
+                () if crowd.0.len() >= self.generations.len() => Refusal::Full,
+                () if !crowd.has_room(one.rule.destination) => Refusal::Crowded,
+                () => {
+                    crowd.add(one.rule.destination);
+                    *chosen = true;
+                    continue;
+                }
+            };
+            self.refuse(refused, one.path, why);
+        }
+        taken.iter().zip(chosen).filter_map(|(one, chosen)| chosen.then_some(one)).collect()
     }
 
     /// What was counted where the rule of this place is enforced, since that place has this rule. An earlier
@@ -272,6 +298,9 @@ impl Importer {
             Unheld::Component(_) => Refusal::Unsupported,
         })?;
         self.authorised(&rule)?;
+        if !self.policy.established && touches_established(&rule) {
+            return Err(Refusal::Established);
+        }
         self.validated(path, &attributes, &rule, unicast)?;
         let (bytes, packets) = self.rates(&attributes)?;
         Ok(Taken { path, flow, rule, bytes, packets })
@@ -335,6 +364,40 @@ impl Importer {
         }
         let [bytes, packets] = rates.map(|rate| rate.map(|rate| Rate::per_second(rate.into())));
         Ok((bytes, packets))
+    }
+}
+
+/// Whether a rule matches more of TCP than packets with SYN and without ACK.
+fn touches_established(rule: &Rule) -> bool {
+    let first = |flags: Flags| {
+        let (mask, value) = (Flags::FIRST.mask, Flags::FIRST.value);
+        flags.mask & mask == mask && flags.value & mask == value
+    };
+    rule.protocol.is_none_or(|protocol| protocol == TCP) && !rule.flags.is_some_and(first)
+}
+
+/// Destinations of rules, and in how many of them each lies.
+#[derive(Default)]
+struct Crowd(Vec<(IpNet, usize)>);
+
+impl Crowd {
+    fn around(&self, net: IpNet) -> usize {
+        self.0.iter().filter(|(other, _)| other.contains(&net)).count()
+    }
+
+    /// Whether one more rule for this destination leaves every address with few enough.
+    fn has_room(&self, net: IpNet) -> bool {
+        let inside =
+            self.0.iter().filter(|(other, _)| net.contains(other)).map(|(_, depth)| *depth);
+        inside.chain([self.around(net)]).all(|depth| depth < ENTRIES_AT_MAX)
+    }
+
+    fn add(&mut self, net: IpNet) {
+        let depth = 1 + self.around(net);
+        for (_, depth) in self.0.iter_mut().filter(|(other, _)| net.contains(other)) {
+            *depth += 1;
+        }
+        self.0.push((net, depth));
     }
 }
 

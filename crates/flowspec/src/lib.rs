@@ -11,7 +11,7 @@
 //! - [`gobgp`] and [`exabgp`] talk to the BGP speaker. It is a process of ours: [`keeper`] ends it when we end
 //!   or hang, so the routes go with us.
 //!
-//! There is no BGP speaker of our own here, and nothing enforces imported rules yet (decision 47).
+//! There is no BGP speaker of our own here (decision 47). The daemon hands the rules of [`Importer`] to the ingress hooks.
 
 pub mod attributes;
 pub mod convert;

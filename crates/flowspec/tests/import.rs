@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use std::net::{IpAddr, Ipv4Addr};
 use tidegate_flowspec::attributes;
-use tidegate_flowspec::import::{ENTRIES_MAX, Hits};
+use tidegate_flowspec::import::{ENTRIES_AT_MAX, ENTRIES_MAX, Hits};
 use tidegate_flowspec::{Action, Family, Flags, Importer, Path, Policy, Refusal, Rule, Unicast};
 use tidegate_units::Rate;
 
@@ -25,7 +25,8 @@ fn peer() -> IpAddr {
 
 fn policy(peer_as: u32) -> Policy {
     let prefixes = ["192.0.2.0/24", "198.51.0.0/16", "2001:db8::/32"];
-    Policy::new(prefixes.map(|net| net.parse().unwrap()).into(), OWN, (peer(), peer_as))
+    let prefixes = prefixes.map(|net| net.parse().unwrap()).into();
+    Policy { established: true, ..Policy::new(prefixes, OWN, (peer(), peer_as)) }
 }
 
 fn as_path(segments: &[(u8, &[u32])]) -> Vec<u8> {
@@ -362,6 +363,60 @@ fn the_table_has_a_bound_and_nobody_is_pushed_out() {
         (0..=255).flat_map(|a| [1, 2].map(|b| path(&format!("198.51.{a}.{b}/32")))).collect();
     importer.update(&many, &routes());
     assert_eq!(importer.entries().len(), ENTRIES_MAX);
+}
+
+#[test]
+fn one_destination_has_a_bound_of_its_own() {
+    let mut importer = Importer::new(policy(PEER_AS));
+    // 14 around one address, from /19 to /32, and two more that differ by their port.
+    let nested: Vec<Path> = (19..=32).map(|bits| path(&format!("198.51.96.0/{bits}"))).collect();
+    let port = |destination: &str, port| of(&Rule { to: vec![port..=port], ..rule(destination) });
+    let mut paths = nested;
+    paths.extend([port("198.51.96.0/24", 81), port("198.51.96.0/24", 82)]);
+    let wide = Policy { widest: (16, 48), ..policy(PEER_AS) };
+    let mut importer_of = |paths: &[Path]| {
+        importer = Importer::new(wide.clone());
+        importer.update(paths, &routes());
+        importer.entries().len()
+    };
+    assert_eq!(importer_of(&paths), ENTRIES_AT_MAX);
+    // Around all of them, inside of all, and beside: only the last leaves each address with few enough.
+    for (more, taken) in
+        [("198.51.0.0/18", true), ("198.51.64.0/18", false), ("198.51.96.0/32", false)]
+    {
+        paths.push(port(more, 83));
+        assert_eq!(importer_of(&paths), ENTRIES_AT_MAX + usize::from(taken), "{more}");
+        paths.pop();
+    }
+    let mut importer = Importer::new(wide);
+    importer.update(&paths, &routes());
+    // Who was there stays, though the other stands before it.
+    let other = port("198.51.64.0/18", 83);
+    paths.push(other.clone());
+    importer.update(&paths, &routes());
+    assert_eq!(importer.refusal(Family::V4, &other.nlri), Some(Refusal::Crowded));
+    assert_eq!(importer.entries().len(), ENTRIES_AT_MAX);
+}
+
+#[test]
+fn established_connections_need_consent() {
+    let careful = || Policy { established: false, ..policy(PEER_AS) };
+    let first = rule("192.0.2.7/32");
+    let flags = |mask, value| Rule { flags: Some(Flags { mask, value }), ..first.clone() };
+    for (rule, safe) in [
+        (first.clone(), true),
+        (flags(0x16, 0x02), true),
+        (flags(0x02, 0x02), false),
+        (flags(0x12, 0x12), false),
+        (Rule { flags: None, ..first.clone() }, false),
+        (Rule { protocol: None, ..first.clone() }, true),
+        (Rule { protocol: None, flags: None, ..first.clone() }, false),
+        (Rule { protocol: Some(17), flags: None, ..first.clone() }, true),
+    ] {
+        let expected = if safe { Ok(()) } else { Err(Refusal::Established) };
+        assert_eq!(judged(careful(), &of(&rule), &routes()), expected, "{rule}");
+        assert_eq!(judged(policy(PEER_AS), &of(&rule), &routes()), Ok(()), "{rule}");
+    }
 }
 
 /// What a made-up path says. Few values of each, so that many paths fit together.

@@ -317,6 +317,28 @@ pub enum What {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         shadow: bool,
     },
+    /// A rule of a router holds at this host (BGP FlowSpec), or with another rate.
+    RuleImported {
+        /// Name of the router.
+        peer: String,
+        /// Which packets.
+        rule: String,
+        /// How many pass, with the unit.
+        rate: String,
+        /// It is only counted.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        shadow: bool,
+    },
+    /// And some do not any more.
+    RulesEnded {
+        /// Name of the router.
+        peer: String,
+        /// How many.
+        count: u64,
+        /// They were only counted.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        shadow: bool,
+    },
     /// A process began.
     Started {
         /// Version of the program.
@@ -533,6 +555,13 @@ impl What {
             Self::RouteWithdrawn { service, route, why, shadow } => {
                 let done = if *shadow { "would be" } else { "is" };
                 format!("{service}: the route {route} {done} withdrawn: {why}")
+            }
+            Self::RuleImported { peer, rule, rate, shadow } => {
+                let done = if *shadow { "would let" } else { "lets" };
+                format!("the router {peer} {done} {rate} {rule} pass")
+            }
+            Self::RulesEnded { peer, count, .. } => {
+                format!("{count} rule(s) of the router {peer} ended")
             }
             Self::Started { version, took_over: true } => format!("tidegate {version} took over"),
             Self::Started { version, .. } => format!("tidegate {version} started"),

@@ -86,6 +86,53 @@ pub struct FlowspecState {
     pub budget: usize,
     /// Routes that are wanted or announced.
     pub routes: Vec<RouteState>,
+    /// Rules of a router that hold at this host; `None`: nothing is imported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub import: Option<ImportState>,
+}
+
+/// The rules of a router.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ImportState {
+    /// Name of the router in the configuration.
+    pub peer: String,
+    /// Nothing is dropped, only counted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shadow: bool,
+    /// Whether the speaker lists what the router sends.
+    pub heard: bool,
+    /// In the order in which a packet meets them.
+    pub rules: Vec<ImportedState>,
+    /// How many routes did not become rules.
+    pub refused: Vec<RefusedRoutes>,
+}
+
+/// A rule of a router.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ImportedState {
+    /// Which packets.
+    pub rule: String,
+    /// How many of them pass in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets_rate: Option<f64>,
+    /// How many of their bytes pass in a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_rate: Option<f64>,
+    /// Packets that it matched first.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets above its rates; in shadow mode they passed.
+    pub refused: u64,
+}
+
+/// Routes that did not become rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedRoutes {
+    /// Why.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
 }
 
 /// A session of the BGP speaker.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What routers are told by BGP FlowSpec, for people.
+//! What routers are told by BGP FlowSpec, and what they tell, for people.
 
 use crate::table::{plain, render_rows};
 use std::fmt::Write as _;
-use tidegate_model::snapshot::{FlowspecState, RouteState, Snapshot};
+use tidegate_model::snapshot::{FlowspecState, ImportState, ImportedState, RouteState, Snapshot};
 
 const TITLES: [&str; 5] = ["route", "service", "wanted", "told", "withheld"];
+const IMPORTED: [&str; 5] = ["rule of the router", "rate", "packets", "bytes", "refused"];
 
 /// The speaker, its sessions and its routes; empty where there are none.
 #[must_use]
@@ -31,7 +32,36 @@ pub fn flowspec_lines(snapshot: &Snapshot) -> String {
         let rows: Vec<_> = std::iter::once(titles).chain(state.routes.iter().map(cells)).collect();
         text.push_str(&render_rows(&rows, &[false, false, true, true, false]));
     }
+    state.import.iter().for_each(|import| imported(import, &mut text));
     text
+}
+
+fn imported(import: &ImportState, text: &mut String) {
+    let how = match (import.shadow, import.heard) {
+        (_, false) => "no list of routes",
+        (true, true) => "shadow: nothing is dropped",
+        (false, true) => "enforced",
+    };
+    let refused: u64 = import.refused.iter().map(|refused| refused.count).sum();
+    let (peer, rules) = (plain(&import.peer), import.rules.len());
+    let _ =
+        writeln!(text, "  import from {peer}: {how}, {rules} rule(s), {refused} route(s) refused");
+    for refused in &import.refused {
+        let _ = writeln!(text, "    refused as {}: {}", plain(&refused.reason), refused.count);
+    }
+    if !import.rules.is_empty() {
+        let titles = IMPORTED.map(String::from).to_vec();
+        let rows: Vec<_> = std::iter::once(titles).chain(import.rules.iter().map(counts)).collect();
+        text.push_str(&render_rows(&rows, &[false, true, true, true, true]));
+    }
+}
+
+fn counts(rule: &ImportedState) -> Vec<String> {
+    let rates = [(rule.packets_rate, "packets/s"), (rule.bytes_rate, "bytes/s")];
+    let rates = rates.into_iter().filter_map(|(rate, unit)| Some(format!("{:.0} {unit}", rate?)));
+    let mut cells = vec![plain(&rule.rule), rates.collect::<Vec<_>>().join(", ")];
+    cells.extend([rule.packets, rule.bytes, rule.refused].map(|count| count.to_string()));
+    cells
 }
 
 fn cells(route: &RouteState) -> Vec<String> {

@@ -25,6 +25,8 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_control::fleet::remote::K;
@@ -263,11 +265,12 @@ const PASSWORD: &str = "0badc0de";
 const GONE: Nanos = Nanos::from_secs(10);
 
 impl Bird {
-    fn new(star: &Star) -> Self {
+    /// With a session to the server, of these channels, and with these protocols beside it.
+    fn new(star: &Star, net: u8, channels: &str, beside: &str) -> Self {
         let text = format!(
-            "log stderr all;\nrouter id 10.80.1.1;\nflow4 table f4;\nprotocol device {{ }}\n\
-             protocol bgp server {{ local 10.80.1.1 as 65002; neighbor 10.80.1.2 as 65001; passive yes; hold time 9; ttl security yes; \
-             password \"{PASSWORD}\"; flow4 {{ table f4; import all; export none; }}; }}\n"
+            "log stderr all;\nrouter id 10.{net}.1.1;\nflow4 table f4;\nprotocol device {{ }}\n{beside}\
+             protocol bgp server {{ local 10.{net}.1.1 as 65002; neighbor 10.{net}.1.2 as 65001; passive yes; hold time 9; \
+             ttl security yes; password \"{PASSWORD}\"; {channels} }}\n"
         );
         fs::write(star.path("bird.conf"), text).unwrap();
         let control = star.path("bird.ctl");
@@ -281,6 +284,13 @@ impl Bird {
             .spawn()
             .unwrap();
         Self { child, control }
+    }
+
+    /// Switches a protocol.
+    fn switch(&self, word: &str, protocol: &str) {
+        let mut birdc = Command::new("birdc");
+        let done = birdc.arg("-s").arg(&self.control).args([word, protocol]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
     }
 
     /// Its FlowSpec routes, each with its action.
@@ -323,7 +333,7 @@ impl Drop for Bird {
 }
 
 /// A daemon with a speaker, as nobody; its files are in a directory that it may write.
-fn speaking(star: &Star) -> Daemon {
+fn speaking(star: &Star, net: u8, more: &str) -> Daemon {
     let (run, secret) = (star.path("run"), star.path("password"));
     fs::create_dir(&run).unwrap();
     fs::set_permissions(star.path("."), fs::Permissions::from_mode(0o755)).unwrap();
@@ -332,10 +342,10 @@ fn speaking(star: &Star) -> Daemon {
     std::os::unix::fs::chown(&secret, Some(65_534), None).unwrap();
     let socket = run.join("s.sock");
     let text = format!(
-        "interfaces: [{{name: v0, attach: tcx}}]\nservices:\n  shop: {{mode: enforce, listen: [\"{ROUTED}\"], \
+        "interfaces: [{{name: v0, attach: tcx}}]\nservices:\n  shop: {{mode: enforce, listen: [\"10.{net}.1.2:8000\"], \
          control: {{name: fixed, rate: {TAKES}}}}}\ndaemon: {{user: nobody, {}}}\nflowspec:\n  speaker: gobgp\n  as: 65001\n  \
-         router_id: 10.80.1.2\n  peers: {{r: {{address: 10.80.1.1, local: 10.80.1.2, as: 65002, ttl_security: true, password_file: {}}}}}\n  \
-         export: [{{service: shop}}]\n  between: 1s\n",
+         router_id: 10.{net}.1.2\n  peers: {{r: {{address: 10.{net}.1.1, local: 10.{net}.1.2, as: 65002, ttl_security: true, \
+         password_file: {}}}}}\n  {more}\n  between: 1s\n",
         star.places("s", &socket),
         secret.display()
     );
@@ -347,8 +357,8 @@ fn a_router_that_is_not_ours_has_the_route_of_an_overloaded_server_and_loses_it(
     let star = Star::new("tgf", 80, "r", &["c", "s"]);
     let bind = || TcpListener::bind(ROUTED);
     let _listener = in_namespace(Some(&star.namespace("s")), bind).unwrap();
-    let bird = Bird::new(&star);
-    let server = speaking(&star);
+    let bird = Bird::new(&star, 80, "flow4 { table f4; import all; export none; };", "");
+    let server = speaking(&star, 80, "export: [{service: shop}]");
     let flowspec = || server.snapshot().unwrap().flowspec.unwrap();
     wait_for("the session is up", || (flowspec().peers[0].up == Some(true)).then_some(()));
     assert!(bird.flows().is_empty() && flowspec().up, "{:?}", flowspec());
@@ -391,4 +401,104 @@ fn a_router_that_is_not_ours_has_the_route_of_an_overloaded_server_and_loses_it(
         !stat.is_empty() && !stat.contains(") Z ")
     };
     wait_for("no process of it", || (!processes.iter().any(runs)).then_some(()));
+}
+
+/// The router's rules for the server: 250 datagrams of 1,028 bytes per second, and 20 first packets of connections.
+const SENT: &str = "ipv4 table r4;
+protocol static nets { ipv4 { table r4; }; route 10.81.1.0/24 blackhole; }
+protocol static rules {
+  flow4 { table f4; };
+  route flow4 { dst 10.81.1.2/32; proto = 17; dport = 9; } { bgp_ext_community.add((generic, 0x80060000, 0x487afa00)); };
+  route flow4 { dst 10.81.1.2/32; proto = 6; dport = 8000; tcp flags 0x2/0x12; } {
+    bgp_ext_community.add((generic, 0x800c0000, 0x41a00000));
+  };
+}
+";
+const SENDS: &str = "ipv4 { table r4; import none; export all; next hop self; }; flow4 { table f4; import none; export all; };";
+
+/// Counts datagrams to port 9, by a socket that takes them all.
+fn counted(star: &Star) -> (Load, Arc<AtomicU64>) {
+    let count = Arc::new(AtomicU64::new(0));
+    let inside = Arc::clone(&count);
+    let load = Load::start(star, "s", move |goes_on| {
+        let socket = UdpSocket::bind("10.81.1.2:9")?;
+        socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+        while goes_on() {
+            inside.fetch_add(socket.recv(&mut [0; 2000]).map_or(0, |_| 1), Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    (load, count)
+}
+
+#[test]
+fn rules_of_a_router_hold_at_the_interface_and_end_with_their_routes() {
+    let star = Star::new("tgi", 81, "r", &["c", "s"]);
+    let bird = Bird::new(&star, 81, SENDS, SENT);
+    let import = "import: {peer: r, mode: enforce, prefixes: [10.81.1.0/24]}";
+    let server = speaking(&star, 81, import);
+    let state = || server.snapshot().unwrap().flowspec.unwrap().import.unwrap();
+    let rules = |count| wait_for("the rules", || Some(state().rules).filter(|r| r.len() == count));
+    let (_sink, received) = counted(&star);
+    // For some seconds, at 1,000 datagrams per second: sent, received, and the time that it took.
+    let offer = |seconds| {
+        let (before, sent, mut socket) =
+            (received.load(Ordering::Relaxed), Arc::new(AtomicU64::new(0)), None);
+        let (inside, begin) = (Arc::clone(&sent), MonotonicClock.now());
+        let sending = load(&star, 1000, move || {
+            let socket = socket.get_or_insert_with(|| UdpSocket::bind("10.81.0.2:0").unwrap());
+            inside.fetch_add(
+                u64::from(socket.send_to(&[0; 1000], "10.81.1.2:9").is_ok()),
+                Ordering::Relaxed,
+            );
+        });
+        wait_for("enough is sent", || {
+            (MonotonicClock.now().since(begin) >= Nanos::from_secs(seconds)).then_some(())
+        });
+        drop(sending);
+        let (sent, time) = (sent.load(Ordering::Relaxed), MonotonicClock.now().since(begin));
+        (sent, received.load(Ordering::Relaxed) - before, time)
+    };
+    let (sent, came, _) = offer(1);
+    assert!(came + 20 >= sent, "no rule yet: {came} of {sent}");
+
+    eprintln!("{:?}", rules(2));
+    let (sent, came, time) = offer(6);
+    let hits = wait_for("counters agree with the sender", || {
+        state().rules.into_iter().find(|rule| rule.packets == sent && rule.bytes_rate.is_some())
+    });
+    eprintln!("{came} of {sent} datagrams in {time}: {hits:?}");
+    let most = 250.0 * time.as_secs_f64();
+    assert!((0.95..=1.05).contains(&(came as f64 / most)), "{came} came, {most} may");
+    assert_eq!((hits.bytes, hits.packets - hits.refused), (sent * 1028, came));
+    let syns = connections(&star, "10.81.1.2:8000");
+    wait_for("first packets are refused", || {
+        state().rules.into_iter().find(|rule| rule.packets_rate == Some(20.0) && rule.refused > 100)
+    });
+    drop(syns);
+
+    bird.switch("disable", "rules");
+    rules(0);
+    let (sent, came, _) = offer(1);
+    assert!(came + 20 >= sent, "withdrawn: {came} of {sent}");
+    bird.switch("enable", "rules");
+    rules(2);
+    let Some(Reply::History { events, .. }) = server.ask(&Request::History {}) else { panic!() };
+    let said = events.iter().map(|event| event.what.sentence()).collect::<Vec<_>>().join("\n");
+    for wanted in [
+        "the router r lets 257000 bytes/s to 10.81.1.2/32 protocol 17 port 9 pass",
+        "2 rule(s) of the router r ended",
+    ] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+
+    let killed = MonotonicClock.now();
+    let speaker = *server.processes().last().unwrap();
+    let id = rustix::process::Pid::from_raw(speaker.cast_signed()).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::KILL).unwrap();
+    rules(0);
+    let took = MonotonicClock.now().since(killed);
+    eprintln!("gone {took} after the speaker was killed");
+    assert!(took <= GONE, "{took}");
+    rules(2);
 }

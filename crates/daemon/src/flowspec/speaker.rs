@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The thread that keeps the BGP speaker: a speaker may take seconds to answer, and the control loop must not wait.
 
+use super::import::Listed;
 use super::{Done, Told};
+use ipnet::IpNet;
 use rustix::fs::{Mode, OFlags, open};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +13,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_config::{FlowspecConfig, SpeakerKind, SpeakerPeerConfig};
 use tidegate_flowspec::{
-    Bounds, Exporter, Helper, Kind, Neighbor, Options, Password, Route, Session, keeper,
+    Bounds, Error, Exporter, Family, Helper, Kind, Neighbor, Options, Password, Route, Session,
+    Speaker, keeper,
 };
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tokio::sync::oneshot;
@@ -39,6 +42,8 @@ struct Shared {
     /// What is wanted, and since when.
     wanted: Option<(Nanos, Vec<Route>)>,
     told: Told,
+    /// The routes of routers, if nobody has taken them yet.
+    listed: Option<Listed>,
 }
 
 impl Handle {
@@ -46,7 +51,11 @@ impl Handle {
     ///
     /// # Errors
     /// Options that cannot work, or no thread.
-    pub(super) fn start(options: Options, bounds: Bounds) -> Result<Self, String> {
+    pub(super) fn start(
+        options: Options,
+        bounds: Bounds,
+        prefixes: Vec<IpNet>,
+    ) -> Result<Self, String> {
         let lease = bounds.lease;
         let exporter = Exporter::new(options, bounds).map_err(|why| why.to_string())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -58,7 +67,7 @@ impl Handle {
             runtime.block_on(async {
                 tokio::select! {
                     _ = ended => {}
-                    () = keep(exporter, lease, &inside) => {}
+                    () = keep(exporter, lease, (prefixes, &inside)) => {}
                 }
             });
         };
@@ -72,6 +81,11 @@ impl Handle {
         let mut shared = lock(&self.shared);
         shared.wanted = Some((now, routes));
         std::mem::take(&mut shared.told.done)
+    }
+
+    /// The routes of routers, as they were listed since the last call.
+    pub(super) fn listed(&self) -> Option<Listed> {
+        lock(&self.shared).listed.take()
     }
 
     pub(super) fn told(&self) -> Told {
@@ -105,7 +119,11 @@ fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
 }
 
 /// Never ends.
-async fn keep(mut exporter: Exporter, lease: Nanos, shared: &Mutex<Shared>) {
+async fn keep(
+    mut exporter: Exporter,
+    lease: Nanos,
+    (prefixes, shared): (Vec<IpNet>, &Mutex<Shared>),
+) {
     let (mut sessions, mut asked, mut problem) = (None, Nanos::ZERO, String::new());
     loop {
         let wanted = lock(shared).wanted.clone();
@@ -124,6 +142,7 @@ async fn keep(mut exporter: Exporter, lease: Nanos, shared: &Mutex<Shared>) {
             Err(error) => {
                 problem = error.to_string();
                 why = Some(format!("the BGP speaker has ended: {error}"));
+                lock(shared).listed = Some(Listed { at: now, ..Listed::default() });
             }
         }
         if now.since(asked) >= SESSIONS_EVERY
@@ -132,9 +151,28 @@ async fn keep(mut exporter: Exporter, lease: Nanos, shared: &Mutex<Shared>) {
             asked = now;
             // One that does not answer is ended by its next change, or by its hold time.
             sessions = speaker.sessions().await.unwrap_or_default();
+            list(speaker, &prefixes, shared).await;
         }
         publish(&mut exporter, shared, (&problem, &sessions, why));
         tokio::time::sleep(ROUND).await;
+    }
+}
+
+/// What routers have sent. Without a list those of before count for a while.
+async fn list(speaker: &mut Speaker, prefixes: &[IpNet], shared: &Mutex<Shared>) {
+    let Speaker::GoBgp(client) = speaker else { return };
+    if prefixes.is_empty() {
+        return;
+    }
+    let at = MonotonicClock.now();
+    let read = async {
+        let mut paths = client.flows(Family::V4).await?;
+        paths.extend(client.flows(Family::V6).await?);
+        Ok::<_, Error>((paths, client.unicast(prefixes).await?))
+    };
+    match read.await {
+        Ok((paths, unicast)) => lock(shared).listed = Some(Listed { at, paths, unicast }),
+        Err(why) => tracing::warn!(%why, "the BGP speaker does not list routes"),
     }
 }
 
@@ -186,7 +224,7 @@ pub(crate) fn options(config: &FlowspecConfig, socket: &Path) -> Result<Options,
         port: PORT,
         hold_time_s: u16::try_from(seconds).unwrap_or(u16::MAX),
         lease: KEEPER_LEASE,
-        receive: false,
+        receive: config.import.is_some(),
     };
     options.check().map_err(|why| why.to_string())?;
     Ok(options)

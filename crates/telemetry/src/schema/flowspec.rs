@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The metrics of limits that routers are told (BGP FlowSpec).
+//! The metrics of limits that routers are told, and of rules that they tell (BGP FlowSpec).
 
 use super::{Metric, counter, gauge};
-use tidegate_model::snapshot::{FlowspecState, Snapshot};
+use tidegate_model::snapshot::{FlowspecState, ImportState, ImportedState, Snapshot};
 
 /// Every metric of FlowSpec, in the order in which they are exported.
 pub(crate) const METRICS: &[Metric] = &[
@@ -73,7 +73,56 @@ pub(crate) const METRICS: &[Metric] = &[
             })
         },
     ),
+    gauge(
+        "flowspec_imported_rules",
+        "",
+        "Rules of a router that hold at this host; absent without the key import.",
+        &["peer"],
+        |s, out| imports(s, |of| out(&[&of.peer], (of.rules.len() as u64).into())),
+    ),
+    counter(
+        "flowspec_imported_refused",
+        "routes",
+        "Routes of a router that did not become rules, by reason.",
+        &["peer", "reason"],
+        |s, out| {
+            imports(s, |of| {
+                for refused in &of.refused {
+                    out(&[&of.peer, &refused.reason], refused.count.into());
+                }
+            })
+        },
+    ),
+    counter(
+        "flowspec_imported_matched",
+        "packets",
+        "Packets that a rule of a router matched first.",
+        &["peer", "rule"],
+        |s, out| rules(s, |peer, rule| out(&[peer, &rule.rule], rule.packets.into())),
+    ),
+    counter(
+        "flowspec_imported_matched",
+        "bytes",
+        "Bytes of these packets.",
+        &["peer", "rule"],
+        |s, out| rules(s, |peer, rule| out(&[peer, &rule.rule], rule.bytes.into())),
+    ),
+    counter(
+        "flowspec_imported_dropped",
+        "packets",
+        "Of these, packets above the rule's rates; in shadow mode they passed.",
+        &["peer", "rule"],
+        |s, out| rules(s, |peer, rule| out(&[peer, &rule.rule], rule.refused.into())),
+    ),
 ];
+
+fn imports(snapshot: &Snapshot, visit: impl FnMut(&ImportState)) {
+    snapshot.flowspec.iter().filter_map(|f| f.import.as_ref()).for_each(visit);
+}
+
+fn rules(snapshot: &Snapshot, mut visit: impl FnMut(&str, &ImportedState)) {
+    imports(snapshot, |of| of.rules.iter().for_each(|rule| visit(&of.peer, rule)));
+}
 
 fn each(snapshot: &Snapshot, visit: impl FnMut(&FlowspecState)) {
     snapshot.flowspec.iter().for_each(visit);

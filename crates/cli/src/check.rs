@@ -15,8 +15,8 @@ use tidegate_api::exit::Exit;
 use tidegate_api::http::respond;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_config::{
-    Config, ConfigError, ConfigErrors, LoadError, Place, ServiceConfig, diff, doubts, load,
-    load_located,
+    Config, ConfigError, ConfigErrors, ImportConfig, LoadError, Place, ServiceConfig, diff, doubts,
+    load, load_located,
 };
 use tidegate_model::Change;
 
@@ -227,12 +227,20 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
     let Some(flowspec) = &config.flowspec else { return Ok(()) };
     let exports: Vec<&str> = flowspec.export.iter().map(|export| &*export.service).collect();
     let shadow = if flowspec.shadow { " in shadow, nothing is announced" } else { "" };
-    writeln!(
-        out,
-        "flowspec: {} tells {} router(s) the limits of {}{shadow}",
-        flowspec.speaker.name(),
-        flowspec.peers.len(),
-        exports.join(", ")
-    )?;
+    let (speaker, routers) = (flowspec.speaker.name(), flowspec.peers.len());
+    if !exports.is_empty() {
+        let exports = exports.join(", ");
+        writeln!(
+            out,
+            "flowspec: {speaker} tells {routers} router(s) the limits of {exports}{shadow}"
+        )?;
+    }
+    if let Some(ImportConfig { peer, mode, prefixes, .. }) = &flowspec.import {
+        let (mode, prefixes) = (mode.name(), prefixes.len());
+        writeln!(
+            out,
+            "flowspec: rules of the router {peer} for {prefixes} prefix(es) hold here ({mode})"
+        )?;
+    }
     Ok(())
 }

@@ -60,7 +60,10 @@ fn rule(destination: &str) -> Rule {
 
 /// A path over a session with another AS.
 fn path(destination: &str) -> Path {
-    let rule = rule(destination);
+    of(&rule(destination))
+}
+
+fn of(rule: &Rule) -> Path {
     Path {
         family: rule.family(),
         nlri: rule.flow().unwrap().encode().unwrap(),
@@ -380,7 +383,7 @@ fn one_destination_has_a_bound_of_its_own() {
         importer.entries().len()
     };
     assert_eq!(importer_of(&paths), ENTRIES_AT_MAX);
-    // Around all of them, inside of all, and beside: only the last leaves each address with few enough.
+    // Beside them, around all of them, inside of all: only the first leaves each address with few enough.
     for (more, taken) in
         [("198.51.0.0/18", true), ("198.51.64.0/18", false), ("198.51.96.0/32", false)]
     {

@@ -38,6 +38,11 @@ fn what_routers_are_told_is_shown() {
     let shadow = FlowspecState { shadow: true, ..flowspec() };
     let shown = flowspec_lines(&Snapshot { flowspec: Some(shadow), ..Snapshot::default() });
     assert!(shown.starts_with("flowspec (gobgp): shadow: nothing is announced\nroute"), "{shown}");
+    let mut state = flowspec();
+    let import = state.import.as_mut().unwrap();
+    (import.shadow, import.heard) = (true, false);
+    let shown = flowspec_lines(&Snapshot { flowspec: Some(state), ..Snapshot::default() });
+    assert!(shown.contains("import from r1: no list of routes, 2 rule(s)"), "{shown}");
     assert_eq!(flowspec_lines(&Snapshot::default()), "");
 }
 

@@ -85,6 +85,7 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("flowspec_session_up", Itself("what it does is seen by the routes: each change is an event")),
     ("flowspec_routes", Itself(EVENT)),
     ("flowspec_route_rate_per_second", Itself(EVENT)),
+    ("flowspec_imported_rules", Itself(EVENT)),
     ("router_connections", Itself("what found no room is a counter")),
     ("router_destinations", Itself(NUMBER)),
     ("router_flash_crowd", Sum("router_flash_crowd_seconds_total")),

@@ -13,10 +13,11 @@ use tidegate_model::signals::{
     Reading, Resource, Signals, Time, Times,
 };
 use tidegate_model::snapshot::{
-    BucketState, Bypassed, FlowspecState, Followed, GatewayState, GatewaysState, InterfaceState,
-    LinkState, LinkSums, PeerState, ProxyCounts, ReasonCount, RemoteState, RemoteSum, ReportCounts,
-    RequestsState, ResponseCounts, RouteState, RuleCounts, RuleServed, RuleSignals, RuleState,
-    ServiceState, SessionState, Snapshot, TlsCounts, UnevaluatedCount, VerdictCount,
+    BucketState, Bypassed, FlowspecState, Followed, GatewayState, GatewaysState, ImportState,
+    ImportedState, InterfaceState, LinkState, LinkSums, PeerState, ProxyCounts, ReasonCount,
+    RefusedRoutes, RemoteState, RemoteSum, ReportCounts, RequestsState, ResponseCounts, RouteState,
+    RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState, SessionState, Snapshot,
+    TlsCounts, UnevaluatedCount, VerdictCount,
 };
 use tidegate_model::totals::{BucketTotals, ConnectionTotals, Histogram, ServiceTotals};
 use tidegate_units::{Nanos, Rate, Share};
@@ -556,6 +557,28 @@ pub(crate) fn flowspec() -> FlowspecState {
             ),
             route("to 192.0.2.12/32 protocol 6 port 80 syn", Some(130.0), None, "budget"),
         ],
+        import: Some(import()),
         ..FlowspecState::default()
+    }
+}
+
+fn import() -> ImportState {
+    let rule = |rule: &str, packets_rate, bytes_rate, refused| ImportedState {
+        rule: rule.into(),
+        packets_rate,
+        bytes_rate,
+        packets: 6000,
+        bytes: 6_168_000,
+        refused,
+    };
+    ImportState {
+        peer: "r1".into(),
+        shadow: false,
+        heard: true,
+        rules: vec![
+            rule("to 192.0.2.11/32 protocol 17 port 53", None, Some(257_000.0), 4500),
+            rule("to 192.0.2.0/24", Some(20.0), Some(1_000.0), 0),
+        ],
+        refused: vec![RefusedRoutes { reason: "no-route".into(), count: 2 }],
     }
 }

@@ -18,7 +18,9 @@
 /* Where rows are. */
 #define TG_IMPORT_HEAD 0
 #define TG_IMPORT_PEERS 1
-#define TG_IMPORT_FIRST_RULE 3
+#define TG_IMPORT_PORTS 3	/* 1,024 ports a row, a bit each */
+#define TG_IMPORT_PORT_ROWS 64
+#define TG_IMPORT_FIRST_RULE (TG_IMPORT_PORTS + TG_IMPORT_PORT_ROWS)
 #define TG_IMPORT_FIRST_SPAN (TG_IMPORT_FIRST_RULE + TG_IMPORT_RULES)
 #define TG_IMPORT_ROWS (TG_IMPORT_FIRST_SPAN + TG_IMPORT_SPANS)
 #define TG_IMPORT_ROW_BYTES 128
@@ -33,6 +35,11 @@ struct tg_import_peers {
 	__u32 addr[TG_IMPORT_PEERS_ROW][4];
 };
 TG_ASSERT(sizeof(struct tg_import_peers) <= TG_IMPORT_ROW_BYTES);
+
+/* Ports of TCP that no rule may touch. */
+struct tg_import_never {
+	__u8 bits[TG_IMPORT_ROW_BYTES];
+};
 
 struct tg_import_ports {
 	__u16 first;

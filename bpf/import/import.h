@@ -74,24 +74,33 @@ static __always_inline int tg_import_is_peer(void *rows,
 	       tg_import_peer_in(tg_at(rows, TG_IMPORT_PEERS + 1), p);
 }
 
-/* What no rule may touch: what operators have exempted, and the sessions of the speaker. */
+static __always_inline int tg_import_never(void *rows, __u16 port)
+{
+	const struct tg_import_never *row =
+		tg_at(rows, TG_IMPORT_PORTS + (port >> 10));
+
+	return row && row->bits[port >> 3 & (TG_IMPORT_ROW_BYTES - 1)] >>
+			      (port & 7) & 1;
+}
+
+/*
+ * What no rule may touch: what operators have exempted, and the sessions of the speaker.
+ * A port counts whether a service listens there or not.
+ */
 static __always_inline int
 tg_import_exempt(void *rows, const struct tg_packet *p, __u32 seen)
 {
 	struct tg_class_view view;
-	int listen = 0, kinds;
 
+	if (seen & TG_SEEN_TCP && tg_import_never(rows, p->dport))
+		return 1;
 	if (seen & TG_SEEN_TCP &&
 	    (p->sport == TG_IMPORT_BGP || p->dport == TG_IMPORT_BGP) &&
 	    tg_import_is_peer(rows, p))
 		return 1;
 	if (tg_classification(&view) || view.released)
 		return 1;
-	kinds = seen & TG_SEEN_TCP ? tg_port(&view, p->dport) : 0;
-	if (kinds)
-		listen = tg_listen_of(&view, p, kinds);
-	return tg_never_shed(&view, p, listen < 0 ? 0 : listen,
-			     tg_origin(&view, p));
+	return tg_never_shed(&view, p, 0, tg_origin(&view, p));
 }
 
 /* 1: a rate is exceeded; else it is taken. */
@@ -103,11 +112,14 @@ static __always_inline int tg_import_take(struct tg_import_state *state,
 	__u64 packets = size->packets * rule->packet_cost >> 8;
 	__u64 bytes = size->bytes * rule->byte_cost >> 8;
 	__u64 now = now_ns << 4, packets_at = now, bytes_at = now;
+	__u64 packet_cost = rule->packet_cost, byte_cost = rule->byte_cost;
 	__u32 generation = rule->generation;
 	int over;
 
 	bpf_spin_lock(&state->lock);
-	if (state->generation == generation) {
+	if (state->generation == generation &&
+	    state->packet_cost == packet_cost &&
+	    state->byte_cost == byte_cost) {
 		if (state->packets_at > now)
 			packets_at = state->packets_at;
 		if (state->bytes_at > now)
@@ -120,6 +132,8 @@ static __always_inline int tg_import_take(struct tg_import_state *state,
 		bytes_at += bytes;
 	}
 	state->generation = generation;
+	state->packet_cost = packet_cost;
+	state->byte_cost = byte_cost;
 	state->packets_at = packets_at;
 	state->bytes_at = bytes_at;
 	bpf_spin_unlock(&state->lock);

@@ -30,6 +30,8 @@ struct tg_import_state {
 	__u32 generation;
 	__u64 packets_at;
 	__u64 bytes_at;
+	__u64 packet_cost;	/* as in the rule: another one begins anew */
+	__u64 byte_cost;
 };
 
 struct {

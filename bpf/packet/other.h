@@ -56,6 +56,9 @@ static __always_inline int tg_other_ipv6(struct tg_packet *p,
 
 	if (!settings.import)
 		return reason;
+	/* Neighbours of the link: without them there is no IPv6 at all. */
+	if (ip->next == TG_PROTO_ICMPV6 && ip->hops == 255)
+		return reason;
 	tg_other_ip(p, ip->next, left + sizeof(*ip));
 	if (ip->next == TG_PROTO_UDP && left >= sizeof(*udp) &&
 	    (void *)(udp + 1) <= end)

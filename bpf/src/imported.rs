@@ -34,6 +34,8 @@ pub struct Imported {
     pub shadow: bool,
     /// Routers with which this host has BGP sessions: no rule applies to those.
     pub peers: Vec<IpAddr>,
+    /// Destination ports of TCP to which no rule applies.
+    pub never: Vec<u16>,
 }
 
 /// One rule. A packet has to match all that is said.
@@ -145,7 +147,7 @@ fn too_many(what: &str) -> Error {
 
 /// All rows up to the last span.
 fn rows(imported: &Imported) -> Result<Vec<Vec<u8>>, Error> {
-    let Imported { rules, shadow, peers } = imported;
+    let Imported { rules, shadow, peers, never } = imported;
     if rules.len() > abi::IMPORT_RULES {
         return Err(too_many("rules"));
     }
@@ -163,6 +165,11 @@ fn rows(imported: &Imported) -> Result<Vec<Vec<u8>>, Error> {
             *place = words(mapped(*peer), u32::from_ne_bytes);
         }
         rows[abi::IMPORT_PEERS + row] = addr.as_bytes().to_vec();
+    }
+    for port in never {
+        let row = &mut rows[abi::IMPORT_PORTS + usize::from(port >> 10)];
+        row.resize(abi::IMPORT_ROW_BYTES, 0);
+        row[usize::from(port >> 3) % abi::IMPORT_ROW_BYTES] |= 1 << (port & 7);
     }
     for (at, one) in rules.iter().enumerate() {
         rows[abi::IMPORT_FIRST_RULE + at] = rule(one)?.as_bytes().to_vec();

@@ -44,10 +44,9 @@ fn table(rules: Vec<ImportedRule>) -> Imported {
     Imported { rules, ..Imported::default() }
 }
 
-/// One service on port 80; port 22 and a source are never refused anything.
+/// One service on port 80; a source is never refused anything.
 fn plan() -> Plan {
-    let mut plan = plans::importing(plans::plan(vec![plans::service("shop", &["*:80", "*:22"])]));
-    plan.config.never_shed.ports = vec![22];
+    let mut plan = plans::importing(plans::plan(vec![plans::service("shop", &["*:80"])]));
     plan.config.never_shed.sources = vec![net("203.0.113.9/32"), net("2001:db8:9::/48")];
     plan
 }
@@ -195,13 +194,18 @@ fn nothing_is_dropped_that_must_pass() {
     let all = Imported {
         rules: vec![rule(0, "2001:db8:1::/48", 0.0), rule(1, "192.0.2.0/24", 0.0)],
         peers: vec!["2001:db8::1".parse().unwrap(), peer.into()],
+        never: vec![22, 65_535, 0],
         ..Imported::default()
     };
     plane.set_imported(&all).unwrap();
     for hook in HOOKS {
         let is_dropped = |packet: Packet| dropped(&plane, hook, &packet);
         assert!(is_dropped(v4().tcp(9, 23)) && !is_dropped(v4().tcp(9, 22)), "a port");
+        assert!(!is_dropped(v4().tcp(9, 65_535)) && is_dropped(v4().tcp(9, 65_534)));
+        assert!(!is_dropped(v6().tcp(9, 0)) && is_dropped(v6().tcp(9, 1_024 + 22)));
         assert!(is_dropped(v4().udp(9, 22)), "the same of UDP");
+        assert!(!is_dropped(v6().ttl(255).icmp6(136, 0)), "a neighbour");
+        assert!(is_dropped(v6().ttl(64).icmp6(136, 0)), "no neighbour");
         assert!(!is_dropped(v4().from4([203, 0, 113, 9]).udp(9, 53)), "a source");
         assert!(!is_dropped(v6().from6("2001:db8:9::1").udp(9, 53)), "a source of IPv6");
         assert!(!is_dropped(v4().from4(peer).tcp(179, 9)), "a session to a peer");
@@ -387,6 +391,24 @@ fn of_many_rules_the_first_that_matches_holds() {
         assert_eq!(plane.imported_hits().unwrap(), expected, "{rules:#?}");
     }
     assert!(seen.iter().all(|count| *count > TABLES * FRAMES / 20), "{seen:?}");
+}
+
+#[test]
+fn another_rate_does_not_pay_what_the_one_before_owed() {
+    let mut plane = loaded();
+    let slow = ImportedRule {
+        packets: None,
+        bytes: Some(Rate::per_second(1.0)),
+        ..rule(0, "192.0.2.0/24", 1.0)
+    };
+    let packet = v4().udp(9, 53);
+    plane.set_imported(&table(vec![slow.clone()])).unwrap();
+    assert!(!dropped(&plane, TestHook::Xdp, &packet) && dropped(&plane, TestHook::Xdp, &packet));
+    plane.set_imported(&table(vec![slow.clone()])).unwrap();
+    assert!(dropped(&plane, TestHook::Xdp, &packet), "the same rate does");
+    let fast = ImportedRule { bytes: Some(Rate::per_second(1e6)), ..slow };
+    plane.set_imported(&table(vec![fast])).unwrap();
+    assert!(!dropped(&plane, TestHook::Xdp, &packet));
 }
 
 /// What passed of one rule in about a second, on two CPUs at once, and for how long it was offered.

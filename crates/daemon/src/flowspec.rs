@@ -122,6 +122,7 @@ impl Flowspec {
             });
         }
         if same {
+            self.spare(config);
             self.know_rules();
             // What kept the speaker from starting may be mended.
             if self.opened && matches!(self.teller, Teller::Nobody) {
@@ -137,9 +138,16 @@ impl Flowspec {
         self.config = wanted.cloned();
         self.clears |= self.import.is_some();
         self.import = wanted.and_then(Import::new);
+        self.spare(config);
         self.know_rules();
         if self.opened {
             self.open(config);
+        }
+    }
+
+    fn spare(&mut self, config: &Config) {
+        if let Some(import) = &mut self.import {
+            import.spare(&config.never_shed.ports);
         }
     }
 

@@ -310,6 +310,13 @@ impl Importer {
         if !self.policy.prefixes.iter().any(|prefix| prefix.contains(&rule.destination)) {
             return Err(Refusal::Outside);
         }
+        // What stands for IPv4 comes as IPv4, and the table holds both in one order.
+        let mapped = IpNet::new(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into(), 96);
+        if mapped.is_ok_and(|mapped| {
+            mapped.contains(&rule.destination) || rule.destination.contains(&mapped)
+        }) {
+            return Err(Refusal::Outside);
+        }
         let (v4, v6) = self.policy.widest;
         let widest = if rule.family() == Family::V4 { v4 } else { v6 };
         if rule.destination.prefix_len() < widest { Err(Refusal::Wide) } else { Ok(()) }

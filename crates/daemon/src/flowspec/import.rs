@@ -39,6 +39,8 @@ pub(crate) struct Import {
     importer: Importer,
     /// All routers of the speaker.
     peers: Vec<IpAddr>,
+    /// Ports that are never shed.
+    never: Vec<u16>,
     /// When the last list was made.
     heard: Option<Nanos>,
     /// What the hooks were told; `None`: nothing yet, and they may have rules of an earlier process.
@@ -62,6 +64,7 @@ impl Import {
             config,
             importer: Importer::new(policy),
             peers: of.peers.iter().map(|peer| peer.address).collect(),
+            never: Vec::new(),
             heard: None,
             in_force: None,
             first: 0,
@@ -70,6 +73,11 @@ impl Import {
             problem: String::new(),
             events: Vec::new(),
         })
+    }
+
+    /// Follows what no rule may touch.
+    pub(crate) fn spare(&mut self, ports: &[u16]) {
+        self.never = ports.to_vec();
     }
 
     /// A round: takes a list if there is one, and tells the hooks what has changed.
@@ -93,8 +101,13 @@ impl Import {
                     self.note(&wanted);
                     self.in_force = Some(wanted);
                 }
+                // Rules whose routes are gone must not hold on: rather none.
                 Err(why) => {
                     self.last = Nanos::ZERO;
+                    let none = Imported::default();
+                    if plane.set_imported(&none).is_ok() {
+                        self.in_force = Some(none);
+                    }
                     self.problem = format!("imported rules are not enforced: {why}");
                 }
             }
@@ -110,6 +123,7 @@ impl Import {
             rules: self.importer.entries().iter().map(|entry| self.rule(entry)).collect(),
             shadow: self.config.mode == Mode::Shadow,
             peers: self.peers.clone(),
+            never: self.never.clone(),
         }
     }
 

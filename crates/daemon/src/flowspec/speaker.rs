@@ -23,6 +23,8 @@ use tokio::sync::oneshot;
 const ROUND: Duration = Duration::from_millis(200);
 /// How often it is asked for its sessions.
 const SESSIONS_EVERY: Nanos = Nanos::SECOND;
+/// How long all of a list may take: less than what the keeper waits for, with the call for sessions before it.
+const LIST_MAX: Duration = Duration::from_millis(500);
 /// Without a sign of life from this process for so long the keeper ends the speaker.
 const KEEPER_LEASE: Nanos = Nanos::from_secs(3);
 /// The port of BGP.
@@ -170,7 +172,8 @@ async fn list(speaker: &mut Speaker, prefixes: &[IpNet], shared: &Mutex<Shared>)
         paths.extend(client.flows(Family::V6).await?);
         Ok::<_, Error>((paths, client.unicast(prefixes).await?))
     };
-    match read.await {
+    // The keeper waits for a sign of life meanwhile.
+    match tokio::time::timeout(LIST_MAX, read).await.unwrap_or(Err(Error::Silent)) {
         Ok((paths, unicast)) => lock(shared).listed = Some(Listed { at, paths, unicast }),
         Err(why) => tracing::warn!(%why, "the BGP speaker does not list routes"),
     }

@@ -4,7 +4,8 @@
  * before it loads). The good neighbour where another program owns XDP.
  */
 #include "../import/import.h"
-#define TG_PARSED(skb, p, reason) tg_import_reason(p, reason, (skb)->gso_segs)
+#define TG_PARSED(skb, p, reason) \
+	tg_import_reason(p, reason, (skb)->gso_segs, (skb)->gso_size)
 #include "../packet/tc.h"
 #include "../syn/judge.h"
 

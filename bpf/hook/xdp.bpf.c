@@ -63,7 +63,7 @@ __noinline int tg_parse_frame(struct xdp_md *ctx, struct tg_packet *p)
 		.length = bpf_xdp_get_buff_len(ctx),
 	};
 
-	return p ? tg_import_reason(p, tg_parse(ctx, &view, p), 1) :
+	return p ? tg_import_reason(p, tg_parse(ctx, &view, p), 1, 0) :
 		   TG_REASON_LOOKUP_FAILED;
 }
 

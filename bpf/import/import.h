@@ -30,24 +30,35 @@ struct tg_import_size {
 	__u32 seen;	/* TG_SEEN_… */
 };
 
+/* Each of the merged packets had headers. virtio tells the size of segments, not their number. */
+static __always_inline void tg_import_merged(struct tg_import_size *size,
+					     __u32 headers, __u32 payload,
+					     __u32 segments, __u32 segment)
+{
+	if (!segments && segment)
+		segments = (payload + segment - 1) / segment;
+	size->packets = segments ? segments : 1;
+	size->bytes = headers * size->packets + payload;
+}
+
 /* Zero: it was not understood. */
 static __always_inline int tg_import_measure(struct tg_import_size *size,
 					     const struct tg_packet *p,
-					     int reason, __u32 segments)
+					     int reason, __u32 segments,
+					     __u32 segment)
 {
-	__u32 headers = p->data - p->l3;
+	__u32 headers = reason ? p->other.header : p->data - p->l3;
+	__u32 payload = p->payload;
 
-	size->packets = segments ? segments : 1;
-	if (!reason) {
-		size->bytes = headers * size->packets + p->payload;
-		size->seen = TG_PROTO_TCP | TG_SEEN_PORTS | TG_SEEN_TCP;
-		return 1;
+	size->seen = TG_PROTO_TCP | TG_SEEN_PORTS | TG_SEEN_TCP;
+	if (reason) {
+		size->seen = p->other.proto;
+		payload = p->other.length - headers;
+		if (p->other.known == TG_OTHER_PORTS)
+			size->seen |= TG_SEEN_PORTS;
 	}
-	size->bytes = p->other.length;
-	size->seen = p->other.proto;
-	if (p->other.known == TG_OTHER_PORTS)
-		size->seen |= TG_SEEN_PORTS;
-	return p->other.known;
+	tg_import_merged(size, headers, payload, segments, segment);
+	return reason ? p->other.known : 1;
 }
 
 /* Whether the source is one of a row of peers. Not static: the verifier looks at it once. */
@@ -103,6 +114,21 @@ tg_import_exempt(void *rows, const struct tg_packet *p, __u32 seen)
 	return tg_never_shed(&view, p, 0, tg_origin(&view, p));
 }
 
+/* 1: one that is refused anyway, without the lock: times only grow under one rule. */
+static __always_inline int
+tg_import_is_over(const volatile struct tg_import_state *state,
+		  const struct tg_import_rule *rule, __u64 now)
+{
+	__u64 most = now + TG_IMPORT_BURST;
+
+	if (state->generation != rule->generation ||
+	    state->packet_cost != rule->packet_cost ||
+	    state->byte_cost != rule->byte_cost)
+		return 0;
+	return (rule->packet_cost && state->packets_at > most) ||
+	       (rule->byte_cost && state->bytes_at > most);
+}
+
 /* 1: a rate is exceeded; else it is taken. */
 static __always_inline int tg_import_take(struct tg_import_state *state,
 					  const struct tg_import_rule *rule,
@@ -116,6 +142,8 @@ static __always_inline int tg_import_take(struct tg_import_state *state,
 	__u32 generation = rule->generation;
 	int over;
 
+	if (tg_import_is_over(state, rule, now))
+		return 1;
 	bpf_spin_lock(&state->lock);
 	if (state->generation == generation &&
 	    state->packet_cost == packet_cost &&
@@ -125,8 +153,8 @@ static __always_inline int tg_import_take(struct tg_import_state *state,
 		if (state->bytes_at > now)
 			bytes_at = state->bytes_at;
 	}
-	over = (packets && packets_at - now > TG_IMPORT_BURST) ||
-	       (bytes && bytes_at - now > TG_IMPORT_BURST);
+	over = (packet_cost && packets_at - now > TG_IMPORT_BURST) ||
+	       (byte_cost && bytes_at - now > TG_IMPORT_BURST);
 	if (!over) {
 		packets_at += packets;
 		bytes_at += bytes;
@@ -166,12 +194,18 @@ static __always_inline int tg_import_over(const struct tg_import_rule *rule,
 
 	if (rule->discards)
 		return 1;
+	/* A route without action: what it matches passes. */
+	if (!rule->packet_cost && !rule->byte_cost)
+		return 0;
 	return state && tg_import_take(state, rule, size, now_ns);
 }
 
-/* 1: the packet is dropped. `segments`: of which it was merged; 0: it was not. Not static, either. */
+/*
+ * 1: the packet is dropped. `segments` of which it was merged, of `segment` bytes; 0: it
+ * was not, or it is not known. Not static, either.
+ */
 __noinline int tg_import_refuses(const struct tg_packet *p, int reason,
-				 __u32 segments)
+				 __u32 segments, __u32 segment)
 {
 	void *rows = tg_at(&tg_import, 0);
 	const struct tg_import_head *head;
@@ -183,7 +217,7 @@ __noinline int tg_import_refuses(const struct tg_packet *p, int reason,
 
 	head = rows && p ? tg_at(rows, TG_IMPORT_HEAD) : 0;
 	if (!head || !head->spans ||
-	    !tg_import_measure(&size, p, reason, segments))
+	    !tg_import_measure(&size, p, reason, segments, segment))
 		return 0;
 	rule = tg_import_rule_of(rows, head->spans, p, size.seen);
 	if (!rule)
@@ -201,9 +235,10 @@ __noinline int tg_import_refuses(const struct tg_packet *p, int reason,
 
 /* What the parser said, or that a rule refuses the packet; only where rules are imported. */
 static __always_inline int tg_import_reason(const struct tg_packet *p,
-					    int reason, __u32 segments)
+					    int reason, __u32 segments,
+					    __u32 segment)
 {
-	if (settings.import && tg_import_refuses(p, reason, segments))
+	if (settings.import && tg_import_refuses(p, reason, segments, segment))
 		return TG_IMPORT_REFUSED;
 	return reason;
 }

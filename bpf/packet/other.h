@@ -11,12 +11,15 @@
 #include "packet.h"
 #include "wire.h"
 
+/* `header` bytes of IP stand before UDP. */
 static __always_inline void tg_other_ports(struct tg_packet *p,
-					   const struct tg_udp *udp)
+					   const struct tg_udp *udp,
+					   __u32 header)
 {
 	p->sport = bpf_ntohs(udp->sport);
 	p->dport = bpf_ntohs(udp->dport);
 	p->other.known = TG_OTHER_PORTS;
+	p->other.header = header + sizeof(*udp);
 }
 
 static __always_inline void tg_other_ip(struct tg_packet *p, __u8 proto,
@@ -43,7 +46,7 @@ static __always_inline int tg_other_ipv4(struct tg_packet *p,
 	if (ip->proto != TG_PROTO_UDP || ip->frag & bpf_htons(0x1fff) ||
 	    length < header + sizeof(*udp) || (void *)(udp + 1) > end)
 		return reason;
-	tg_other_ports(p, udp);
+	tg_other_ports(p, udp, header);
 	return reason;
 }
 
@@ -62,7 +65,7 @@ static __always_inline int tg_other_ipv6(struct tg_packet *p,
 	tg_other_ip(p, ip->next, left + sizeof(*ip));
 	if (ip->next == TG_PROTO_UDP && left >= sizeof(*udp) &&
 	    (void *)(udp + 1) <= end)
-		tg_other_ports(p, udp);
+		tg_other_ports(p, udp, sizeof(*ip));
 	return reason;
 }
 
@@ -78,7 +81,7 @@ static __always_inline int tg_other_walked(struct tg_packet *p, void *ctx,
 	tg_other_ip(p, proto, length);
 	if (proto == TG_PROTO_UDP && reason == TG_REASON_NOT_SERVICE &&
 	    left >= sizeof(udp) && !TG_LOAD_BYTES(ctx, at, &udp, sizeof(udp)))
-		tg_other_ports(p, &udp);
+		tg_other_ports(p, &udp, length - left);
 	return reason;
 }
 

@@ -21,7 +21,7 @@ struct tg_other {
 	__u32 length;		/* of the IP packet */
 	__u8 proto;
 	__u8 known;		/* TG_OTHER_…; 0: nothing */
-	__u8 pad[2];
+	__u16 header;		/* of IP and UDP, where ports are known */
 };
 
 struct tg_packet {

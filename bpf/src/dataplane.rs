@@ -164,7 +164,14 @@ impl Dataplane {
     }
 
     fn is_attached_as(&self, plan: &Plan) -> bool {
-        self.bound.iter().map(|bound| &bound.interface).eq(&plan.interfaces())
+        let wanted = plan.interfaces();
+        // Hooks that look for imported rules serve where there are none.
+        let serves = |bound: &Bound, wanted: &Interface| {
+            let import = bound.interface.import;
+            import >= wanted.import && bound.interface == Interface { import, ..wanted.clone() }
+        };
+        self.bound.len() == wanted.len()
+            && self.bound.iter().zip(&wanted).all(|(bound, wanted)| serves(bound, wanted))
     }
 
     /// Puts the hooks of request rules on, or takes them off, where the others stay.

@@ -20,8 +20,10 @@ pub(crate) const TABLE: &str = "tg_import";
 /// The map of what was counted.
 pub(crate) const COUNTS: &str = "tg_import_counts";
 
-/// Longest time that one packet or byte may take of a bucket: lower rates count as this one.
-const COST_MAX: u64 = 1 << 46;
+/// Longest time that one packet may take of a bucket: lower rates count as this one, 1 per 17 s.
+const PACKET_COST_MAX: u64 = 1 << 46;
+/// And one byte, 2 per second: a packet has up to 2^22 of them, and their product must fit.
+const BYTE_COST_MAX: u64 = 1 << 41;
 /// In a nanosecond.
 const COST_UNIT: f64 = 4096.0;
 
@@ -99,6 +101,18 @@ impl Core {
         let Some(table) = &mut self.imported else { return Ok(()) };
         table.swapped.swap(&self.maps, rows.into_iter())?;
         table.slots = imported.rules.iter().map(|rule| (rule.slot, rule.generation)).collect();
+        Ok(())
+    }
+
+    /// Ends all rules: hooks find no table, and every packet goes on. It makes and writes no map.
+    ///
+    /// # Errors
+    /// When the kernel refuses it; then the rules of before hold.
+    pub fn clear_imported(&mut self) -> Result<(), Error> {
+        self.maps.clear(TABLE)?;
+        if let Some(table) = &mut self.imported {
+            table.slots.clear();
+        }
         Ok(())
     }
 
@@ -186,7 +200,8 @@ fn rule(rule: &ImportedRule) -> Result<ImportRule, Error> {
     let (mask, source) = rule.source.map_or((0, 0), |net| (mask(&net), first(&net)));
     let (flags_mask, flags_value) = rule.flags.unwrap_or_default();
     let rates = [rule.packets, rule.bytes];
-    let [packet_cost, byte_cost] = rates.map(|rate| rate.map_or(0, cost));
+    let packet_cost = rule.packets.map_or(0, |rate| cost(rate, PACKET_COST_MAX));
+    let byte_cost = rule.bytes.map_or(0, |rate| cost(rate, BYTE_COST_MAX));
     Ok(ImportRule {
         source: words(source.to_be_bytes(), u32::from_ne_bytes),
         source_mask: words(mask.to_be_bytes(), u32::from_ne_bytes),
@@ -210,9 +225,9 @@ fn rule(rule: &ImportedRule) -> Result<ImportRule, Error> {
 }
 
 /// Time that one packet or byte takes, in 1/4096 ns; not 0.
-fn cost(rate: Rate) -> u64 {
+fn cost(rate: Rate, most: u64) -> u64 {
     let cost = COST_UNIT * 1e9 / rate.get();
-    if cost.is_finite() { (cost.round() as u64).clamp(1, COST_MAX) } else { COST_MAX }
+    if cost.is_finite() { (cost.round() as u64).clamp(1, most) } else { most }
 }
 
 fn ports(ranges: &[RangeInclusive<u16>]) -> Result<[ImportPorts; abi::IMPORT_RANGES], Error> {

@@ -4,7 +4,7 @@
 use crate::abi::{self, ABI_VERSION};
 use crate::objects::Sized;
 use crate::{Error, imported, lately, pins, syscall};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -189,6 +189,14 @@ impl Maps {
     /// Writes one value.
     pub(crate) fn write(&self, name: &str, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.get(name)?.update(key, value, MapFlags::ANY).map_err(Error::map(name))
+    }
+
+    /// Takes the only inner map out of its outer map, if there is one.
+    pub(crate) fn clear(&self, name: &str) -> Result<(), Error> {
+        match self.get(name)?.delete(&0_u32.to_ne_bytes()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::map(name)(error)),
+            _ => Ok(()),
+        }
     }
 
     /// One value of every CPU.

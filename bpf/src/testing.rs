@@ -67,9 +67,11 @@ pub struct Run {
 /// Interface on which a test packet arrives, unless said otherwise: the loopback device.
 pub const LOOPBACK: u32 = 1;
 
-/// Bytes of `struct __sk_buff`, as far as all kernels know it, and where its ifindex is.
-const SKB_SIZE: usize = 176;
+/// Bytes of `struct __sk_buff`, as far as all kernels know it, and where its parts are.
+const SKB_SIZE: usize = 184;
 const SKB_IFINDEX: usize = 40;
+const SKB_GSO_SEGMENTS: usize = 164;
+const SKB_GSO_SIZE: usize = 176;
 
 /// Where the question stands in a packet for the replay program (hook/replay.bpf.c).
 const REPLAY_AT: usize = 16;
@@ -265,28 +267,46 @@ impl TestPlane {
         Ok(Duration::from_nanos(output.duration_ns.into()))
     }
 
+    /// Gives tc's ingress a packet that was merged of so many segments of so many bytes. 0: not known. Whether it is
+    /// dropped.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn is_merged_dropped(&self, packet: &[u8], merged: (u32, u32)) -> Result<bool, Error> {
+        let output = self.test_skb(TestHook::Tc, packet, ((LOOPBACK, 1), merged))?;
+        Ok(output.returned == 2)
+    }
+
     fn test(
         &self,
         hook: TestHook,
         packet: &[u8],
         (ifindex, repeat): (u32, u32),
     ) -> Result<syscall::TestOutput, Error> {
-        let mut context = match hook {
-            TestHook::Xdp => {
-                let md = XdpMd {
-                    data_end: packet.len() as u32,
-                    ingress_ifindex: ifindex,
-                    ..XdpMd::default()
-                };
-                md.as_bytes().to_vec()
-            }
-            _ => {
-                let mut skb = [0_u8; SKB_SIZE];
-                skb[SKB_IFINDEX..SKB_IFINDEX + 4].copy_from_slice(&ifindex.to_ne_bytes());
-                skb.to_vec()
-            }
-        };
+        if hook != TestHook::Xdp {
+            return self.test_skb(hook, packet, ((ifindex, repeat), (0, 0)));
+        }
+        let md =
+            XdpMd { data_end: packet.len() as u32, ingress_ifindex: ifindex, ..XdpMd::default() };
+        let mut context = md.as_bytes().to_vec();
         let mut run = TestRun { data: packet, context: &mut context, repeat };
+        syscall::test_run(self.program(hook)?.as_fd(), &mut run)
+            .map_err(|source| Error::Run { program: "test", source })
+    }
+
+    fn test_skb(
+        &self,
+        hook: TestHook,
+        packet: &[u8],
+        ((ifindex, repeat), (segments, segment)): ((u32, u32), (u32, u32)),
+    ) -> Result<syscall::TestOutput, Error> {
+        let mut skb = [0_u8; SKB_SIZE];
+        for (at, value) in
+            [(SKB_IFINDEX, ifindex), (SKB_GSO_SEGMENTS, segments), (SKB_GSO_SIZE, segment)]
+        {
+            skb[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        let mut run = TestRun { data: packet, context: &mut skb, repeat };
         syscall::test_run(self.program(hook)?.as_fd(), &mut run)
             .map_err(|source| Error::Run { program: "test", source })
     }

@@ -16,7 +16,7 @@ use support::golden::blessing;
 use support::object::{COMPILERS, objects, require_root, router_objects};
 use support::place::root;
 use tidegate_bpf::testing::plans;
-use tidegate_bpf::testing::{Options, TestPlane};
+use tidegate_bpf::testing::{Options, TestHook, TestPlane};
 use tidegate_bpf::{Plan, Router};
 use tidegate_config::{InterfaceConfig, RuleConfig, ServiceConfig};
 use tidegate_policy::{Action, Policy};
@@ -45,10 +45,25 @@ fn plan(trust_dscp: bool) -> Plan {
     plan
 }
 
+/// What the ingress hooks take of those who import no rules: they do not pay for them.
+fn measure_without_import(compiler: &str) -> Budgets {
+    let mut plan = plan(true);
+    plan.config.flowspec = None;
+    let plane = TestPlane::load_objects(&plan, objects(compiler), Options { redirect: true });
+    let hooks = [("tc_alone", TestHook::Tc), ("xdp_alone", TestHook::Xdp)];
+    let count = |(name, hook): (&str, TestHook)| {
+        (
+            (name.to_owned(), compiler.to_owned()),
+            plane.as_ref().unwrap().verified_insns(hook).unwrap(),
+        )
+    };
+    hooks.into_iter().map(count).collect()
+}
+
 /// The most that each program took, over what the loader may choose.
 fn measure(compiler: &str) -> Budgets {
     let objects = objects(compiler);
-    let mut budgets = Budgets::new();
+    let mut budgets = measure_without_import(compiler);
     for (redirect, trust_dscp) in [(false, false), (true, true)] {
         let options = Options { redirect };
         let plane = TestPlane::load_objects(&plan(trust_dscp), objects.clone(), options);

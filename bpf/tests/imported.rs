@@ -236,6 +236,13 @@ fn nothing_is_dropped_that_must_pass() {
     assert_eq!(counted(&plane), (before.0 + 2, before.1 + 2), "it counts");
     plane.set_imported(&Imported::default()).unwrap();
     assert!(!hit(&plane), "no rules");
+    plane.set_imported(&all).unwrap();
+    assert!(hit(&plane));
+    plane.clear_imported().unwrap();
+    plane.clear_imported().unwrap();
+    assert!(!hit(&plane) && plane.imported_hits().unwrap().is_empty(), "no table");
+    plane.set_imported(&all).unwrap();
+    assert!(hit(&plane), "again");
     // A hook that was loaded without an import looks at none.
     let mut without = plan();
     without.config.flowspec = None;
@@ -391,6 +398,69 @@ fn of_many_rules_the_first_that_matches_holds() {
         assert_eq!(plane.imported_hits().unwrap(), expected, "{rules:#?}");
     }
     assert!(seen.iter().all(|count| *count > TABLES * FRAMES / 20), "{seen:?}");
+}
+
+#[test]
+fn merged_packets_count_one_by_one() {
+    let mut plane = loaded();
+    plane.load_hook(TestHook::Tc).unwrap();
+    let udp = v4().udp(9, 53).data(&[0; 1000]);
+    let tcp = v4().tcp(9, 80).data(&[0; 1000]);
+    let later = v4().frag4(64, true).udp(9, 53);
+    let walked = v6().ext(DEST_OPTIONS).udp(9, 53).data(&[0; 1000]);
+    // Headers of IP and above stand before each segment; a number that is told is taken.
+    let cases = [
+        ("not merged", &udp, (0, 0), (1, 1028)),
+        ("segments", &udp, (10, 100), (10, 1000 + 10 * 28)),
+        ("virtio", &udp, (0, 100), (10, 1000 + 10 * 28)),
+        ("a last one that is shorter", &udp, (0, 300), (4, 1000 + 4 * 28)),
+        ("TCP", &tcp, (10, 100), (10, 1000 + 10 * 40)),
+        ("TCP at virtio", &tcp, (0, 334), (3, 1000 + 3 * 40)),
+        ("extension headers", &walked, (0, 500), (2, 1000 + 2 * 56)),
+    ];
+    let rules = || ["192.0.2.0/24", "2001:db8:1::/48"].into_iter().zip(0..);
+    for (generation, (what, packet, merged, expected)) in (1..).zip(cases) {
+        let rules = rules().map(|(net, slot)| ImportedRule { generation, ..rule(slot, net, 1e6) });
+        plane.set_imported(&table(rules.collect())).unwrap();
+        assert!(!plane.is_merged_dropped(&packet.bytes(), merged).unwrap(), "{what}");
+        let hits = plane.imported_hits().unwrap();
+        let found = hits.iter().fold((0, 0), |all, one| (all.0 + one.packets, all.1 + one.bytes));
+        assert_eq!(found, expected, "{what}");
+    }
+    // Of what has no header that is known, only the number.
+    plane.set_imported(&table(vec![rule(0, "192.0.2.0/24", 1.0)])).unwrap();
+    assert!(!plane.is_merged_dropped(&later.bytes(), (3, 0)).unwrap());
+    assert!(plane.is_merged_dropped(&later.bytes(), (3, 0)).unwrap(), "the rate is of packets");
+}
+
+#[test]
+fn a_rule_without_a_rate_lets_pass_and_counts() {
+    let mut plane = loaded();
+    let open = ImportedRule { packets: None, to: vec![53..=53], ..rule(0, "192.0.2.7/32", 1.0) };
+    plane.set_imported(&table(vec![open, rule(1, "192.0.2.0/24", 0.0)])).unwrap();
+    for hook in HOOKS {
+        for _ in 0..3 {
+            assert!(!dropped(&plane, hook, &v4().udp(9, 53)), "{hook:?}");
+        }
+        assert!(dropped(&plane, hook, &v4().udp(9, 54)), "{hook:?}: the rule behind it");
+    }
+    let hits = plane.imported_hits().unwrap();
+    assert_eq!((hits[0].packets, hits[0].refused, hits[1].refused), (6, 0, 2));
+}
+
+#[test]
+fn the_lease_ends_rules_by_and_by() {
+    let mut plane = loaded();
+    plane.set_imported(&table(vec![rule(0, "192.0.2.0/24", 0.0)])).unwrap();
+    let now = MonotonicClock.now();
+    let share = |age: Nanos| {
+        plane.set_lease(now.since(age)).unwrap();
+        (0..400).filter(|_| dropped(&plane, TestHook::Tc, &v4().udp(9, 53))).count()
+    };
+    assert_eq!(share(Nanos::from_millis(2_000)), 400, "whole");
+    let half = share(Nanos::from_millis(6_500));
+    assert!((100..300).contains(&half), "{half} of 400 in the middle between 3 and 10 s");
+    assert_eq!(share(Nanos::from_secs(11)), 0, "none");
 }
 
 #[test]

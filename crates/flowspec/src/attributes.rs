@@ -10,6 +10,8 @@ const AS_PATH: u8 = 2;
 const NEXT_HOP: u8 = 3;
 const ORIGINATOR_ID: u8 = 9;
 const COMMUNITIES: u8 = 16;
+/// Extended communities with an IPv6 address (RFC 5701): redirects.
+const COMMUNITIES_IPV6: u8 = 25;
 /// The length has two octets.
 const EXTENDED_LENGTH: u8 = 0x10;
 const AS_SEQUENCE: u8 = 2;
@@ -61,6 +63,7 @@ impl Attributes {
                     found.originator = Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?));
                 }
                 COMMUNITIES => found.communities(value)?,
+                COMMUNITIES_IPV6 => found.other = true,
                 _ => {}
             }
         }

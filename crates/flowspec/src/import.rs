@@ -5,7 +5,9 @@
 //! 1. Its destination is there, lies in a prefix of the configuration, and is not wider than [`Policy::widest`].
 //! 2. RFC 8955 section 6 with RFC 9117: whoever sends it also sends the best route to that destination, or it began
 //!    in our own AS; the AS that came last is the same; no more specific route comes from another AS.
-//! 3. A rule can hold what it matches, and its action is a rate.
+//! 3. A rule can hold what it matches, and its action is a rate, or none: what it matches passes.
+//! 4. No route that stands before it, matches some of the same packets, and holds at the router is missing here.
+//!    Else it would drop what the router lets pass.
 //!
 //! [`Importer::update`] gets all routes each time, so a change of a unicast route takes back what hung on it.
 
@@ -19,6 +21,10 @@ use tidegate_units::Rate;
 
 /// Most entries of a table.
 pub const ENTRIES_MAX: usize = 256;
+/// Rates below are as good as a discard: one packet per second.
+pub const PACKETS_MIN: f32 = 1.0;
+/// The same in bytes: a packet of Ethernet's size.
+pub const BYTES_MIN: f32 = 1_500.0;
 /// Most entries whose destinations hold one address: what one packet may cost.
 pub const ENTRIES_AT_MAX: usize = 16;
 
@@ -35,7 +41,7 @@ pub struct Policy {
     pub own_as: u32,
     /// The router from which routes come, and its AS.
     pub peer: (IpAddr, u32),
-    /// Take routes with rate 0, which drop everything.
+    /// Take routes with rate 0, or one below [`PACKETS_MIN`] or [`BYTES_MIN`], which drop everything or nearly so.
     pub discard: bool,
     /// Take routes that match packets of established connections of TCP.
     pub established: bool,
@@ -99,11 +105,11 @@ pub enum Refusal {
     AsPath,
     /// A more specific unicast route comes from another AS (RFC 8955, section 6).
     MoreSpecific,
-    /// It has no rate, or an action beside it.
+    /// It has an action that is no rate.
     Action,
     /// Two rates of one kind, a negative one, or no number.
     Rate,
-    /// Rate 0, which the configuration does not allow.
+    /// Rate 0 or nearly so, which the configuration does not allow.
     Discard,
     /// It matches more of TCP than first packets, which the configuration does not allow.
     Established,
@@ -111,6 +117,8 @@ pub enum Refusal {
     Crowded,
     /// The table is full.
     Full,
+    /// A route before it matches some of the same packets, and is refused though it counts at the router.
+    Shadowed,
 }
 
 impl Refusal {
@@ -134,6 +142,7 @@ impl Refusal {
             Self::Established => "established",
             Self::Crowded => "crowded",
             Self::Full => "full",
+            Self::Shadowed => "shadowed",
         }
     }
 }
@@ -168,14 +177,22 @@ pub struct Hits {
 
 type Refused = HashMap<(Family, Vec<u8>), Refusal>;
 
-/// A path that counts.
-#[derive(Clone)]
-struct Taken<'a> {
+/// Bytes and packets per second.
+type Rates = (Option<Rate>, Option<Rate>);
+
+/// A path that may count at the router.
+struct Valid<'a> {
     path: &'a Path,
     flow: Flow,
+    /// `None`: a rule cannot hold what it matches.
+    rule: Option<Rule>,
+    rates: Result<Rates, Refusal>,
+}
+
+/// One that counts here, too.
+struct Taken {
     rule: Rule,
-    bytes: Option<Rate>,
-    packets: Option<Rate>,
+    rates: Rates,
 }
 
 /// The table, and what was refused.
@@ -207,49 +224,54 @@ impl Importer {
 
     /// These are all routes that there are now. Whoever reads them bounds them ([`crate::gobgp::PATHS_MAX`]).
     pub fn update(&mut self, paths: &[Path], unicast: &[Unicast]) {
-        let mut taken = Vec::new();
+        let mut order = Vec::new();
         let mut refused = HashMap::new();
         for path in paths {
             match self.examine(path, unicast) {
-                Ok(one) => taken.push(one),
+                Ok(one) => order.push(one),
                 Err(why) => self.refuse(&mut refused, path, why),
             }
         }
-        taken.sort_by(|one, other| one.flow.precedence(&other.flow));
-        // Two encodings of one rule: the first holds.
-        let mut seen = HashSet::new();
-        taken.retain(|one| seen.insert(one.rule.clone()));
-        let kept = self.room(&taken, &mut refused);
-        self.entries = place(&self.entries, &mut self.generations, &kept);
+        order.sort_by(|one, other| one.flow.precedence(&other.flow));
+        let taken = self.take(&order, &mut refused);
+        self.entries = place(&self.entries, &mut self.generations, taken);
         self.refused = refused;
     }
 
-    /// Those of the routes for which there is room. Who is in the table stays in it: a peer cannot push rules out
-    /// by sending others.
-    fn room<'a, 'b>(
-        &mut self,
-        taken: &'b [Taken<'a>],
-        refused: &mut Refused,
-    ) -> Vec<&'b Taken<'a>> {
-        let held: HashSet<Rule> = self.entries.iter().map(|entry| entry.rule.clone()).collect();
-        let mut crowd = Crowd::default();
-        let mut chosen: Vec<bool> = taken.iter().map(|one| held.contains(&one.rule)).collect();
-        for (one, _) in taken.iter().zip(&chosen).filter(|(_, chosen)| **chosen) {
-            crowd.add(one.rule.destination);
-        }
-        for (one, chosen) in taken.iter().zip(&mut chosen).filter(|(_, chosen)| !**chosen) {
-            let why = match () {
-                () if crowd.0.len() >= self.generations.len() => Refusal::Full,
-                () if !crowd.has_room(one.rule.destination) => Refusal::Crowded,
-                () => {
-                    crowd.add(one.rule.destination);
-                    *chosen = true;
-                    continue;
+    /// Those that count here, in their order. The first have room; one that is refused takes those behind it along
+    /// that match some of the same packets.
+    fn take(&mut self, order: &[Valid<'_>], refused: &mut Refused) -> Vec<Taken> {
+        let (mut taken, mut missing): (Vec<Taken>, Vec<&Valid<'_>>) = (Vec::new(), Vec::new());
+        let (mut crowd, mut seen) = (Crowd::default(), HashSet::new());
+        for one in order {
+            let verdict = one.rates.and_then(|rates| {
+                let rule = one.rule.as_ref().ok_or(Refusal::Unsupported)?;
+                match () {
+                    () if missing.iter().any(|before| before.meets(rule)) => Err(Refusal::Shadowed),
+                    () if seen.contains(rule) => Ok(None),
+                    () if taken.len() >= self.generations.len() => Err(Refusal::Full),
+                    () if !crowd.has_room(rule.destination) => Err(Refusal::Crowded),
+                    () => Ok(Some(Taken { rule: rule.clone(), rates })),
                 }
-            };
-            self.refuse(refused, one.path, why);
+            });
+            match verdict {
+                Ok(Some(one)) => {
+                    crowd.add(one.rule.destination);
+                    seen.insert(one.rule.clone());
+                    taken.push(one);
+                }
+                // Another encoding of a rule: the first holds.
+                Ok(None) => {}
+                Err(why) => {
+                    self.refuse(refused, one.path, why);
+                    // It drops all or nearly all: nothing passes by it that a rule behind could drop.
+                    if why != Refusal::Discard {
+                        missing.push(one);
+                    }
+                }
+            }
         }
-        taken.iter().zip(chosen).filter_map(|(one, chosen)| chosen.then_some(one)).collect()
+        taken
     }
 
     /// What was counted where the rule of this place is enforced, since that place has this rule. An earlier
@@ -287,23 +309,30 @@ impl Importer {
         now.insert(key, why);
     }
 
-    fn examine<'a>(&self, path: &'a Path, unicast: &[Unicast]) -> Result<Taken<'a>, Refusal> {
+    /// An error: it is not the router's, or matches nothing before rules of ours.
+    fn examine<'a>(&self, path: &'a Path, unicast: &[Unicast]) -> Result<Valid<'a>, Refusal> {
         if path.neighbor != self.policy.peer.0 {
             return Err(Refusal::Peer);
         }
         let flow = Flow::decode(path.family, &path.nlri).map_err(|_| Refusal::Malformed)?;
         let attributes = Attributes::decode(&path.attributes).ok_or(Refusal::Malformed)?;
-        let rule = Rule::of(&flow).map_err(|why| match why {
-            Unheld::NoDestination => Refusal::NoDestination,
-            Unheld::Component(_) => Refusal::Unsupported,
-        })?;
+        let rule = match Rule::of(&flow) {
+            Ok(rule) => rule,
+            Err(Unheld::NoDestination) => return Err(Refusal::NoDestination),
+            Err(Unheld::Component(_)) => {
+                let rates = Err(Refusal::Unsupported);
+                return Ok(Valid { path, flow, rule: None, rates });
+            }
+        };
         self.authorised(&rule)?;
-        if !self.policy.established && touches_established(&rule) {
-            return Err(Refusal::Established);
-        }
-        self.validated(path, &attributes, &rule, unicast)?;
-        let (bytes, packets) = self.rates(&attributes)?;
-        Ok(Taken { path, flow, rule, bytes, packets })
+        // A router may see unicast routes that we do not.
+        let valid = self.validated(path, &attributes, &rule, unicast);
+        let rates = valid.and_then(|()| self.rates(&attributes)).and_then(|rates| {
+            let drops = rates != (None, None);
+            let cuts = drops && !self.policy.established && touches_established(&rule);
+            if cuts { Err(Refusal::Established) } else { Ok(rates) }
+        });
+        Ok(Valid { path, flow, rule: Some(rule), rates })
     }
 
     fn authorised(&self, rule: &Rule) -> Result<(), Refusal> {
@@ -356,21 +385,36 @@ impl Importer {
         if unicast.iter().any(specific) { Err(Refusal::MoreSpecific) } else { Ok(()) }
     }
 
-    fn rates(&self, attributes: &Attributes) -> Result<(Option<Rate>, Option<Rate>), Refusal> {
+    /// No rate at all: everything passes.
+    fn rates(&self, attributes: &Attributes) -> Result<Rates, Refusal> {
         let rates = [attributes.bytes, attributes.packets];
-        let mut said = rates.iter().flatten().peekable();
-        if attributes.other || said.peek().is_none() {
+        if attributes.other {
             return Err(Refusal::Action);
         }
-        if attributes.conflict || said.clone().any(|rate| !rate.is_finite() || *rate < 0.0) {
+        let bad = |rate: &f32| !rate.is_finite() || *rate < 0.0;
+        if attributes.conflict || rates.iter().flatten().any(bad) {
             return Err(Refusal::Rate);
         }
-        // -0 is 0.
-        if !self.policy.discard && said.any(|rate| *rate == 0.0) {
+        let least = [BYTES_MIN, PACKETS_MIN];
+        let low =
+            rates.iter().zip(least).any(|(rate, least)| rate.is_some_and(|rate| rate < least));
+        if low && !self.policy.discard {
             return Err(Refusal::Discard);
         }
         let [bytes, packets] = rates.map(|rate| rate.map(|rate| Rate::per_second(rate.into())));
         Ok((bytes, packets))
+    }
+}
+
+impl Valid<'_> {
+    /// Whether a packet may match both. Of what no rule can hold only the destination is looked at.
+    fn meets(&self, rule: &Rule) -> bool {
+        match &self.rule {
+            Some(own) => own.overlaps(rule),
+            None => self.flow.destination().is_none_or(|destination| {
+                destination.contains(&rule.destination) || rule.destination.contains(&destination)
+            }),
+        }
     }
 }
 
@@ -409,24 +453,23 @@ impl Crowd {
 }
 
 /// Rules that were there keep their place and their counters; others get a free place.
-fn place(before: &[Entry], generations: &mut [u32], kept: &[&Taken<'_>]) -> Vec<Entry> {
+fn place(before: &[Entry], generations: &mut [u32], taken: Vec<Taken>) -> Vec<Entry> {
     let old: HashMap<&Rule, &Entry> = before.iter().map(|entry| (&entry.rule, entry)).collect();
     let stay: HashSet<u16> =
-        kept.iter().filter_map(|one| old.get(&one.rule)).map(|entry| entry.slot).collect();
+        taken.iter().filter_map(|one| old.get(&one.rule)).map(|entry| entry.slot).collect();
     let mut free = (0..generations.len() as u16).filter(|slot| !stay.contains(slot));
-    let mut entries = Vec::with_capacity(kept.len());
-    for one in kept {
-        let (slot, generation, hits) = match old.get(&one.rule) {
+    let mut entries = Vec::with_capacity(taken.len());
+    for Taken { rule, rates: (bytes, packets) } in taken {
+        let (slot, generation, hits) = match old.get(&rule) {
             Some(entry) => (entry.slot, entry.generation, entry.hits),
             None => {
-                // There are as many places as rules were kept.
+                // There are as many places as rules were taken.
                 let Some(slot) = free.next() else { continue };
                 let generation = &mut generations[usize::from(slot)];
                 *generation = generation.wrapping_add(1);
                 (slot, *generation, Hits::default())
             }
         };
-        let Taken { rule, bytes, packets, .. } = (*one).clone();
         entries.push(Entry { slot, generation, rule, bytes, packets, hits });
     }
     entries

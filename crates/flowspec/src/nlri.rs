@@ -247,6 +247,15 @@ impl Flow {
         Ok(out)
     }
 
+    /// The prefix of its destination; `None`: it has none, or only an end of one.
+    #[must_use]
+    pub fn destination(&self) -> Option<IpNet> {
+        self.components.iter().find_map(|component| match component {
+            Component::Prefix(kind::DESTINATION, Pattern { net, offset: 0 }) => Some(*net),
+            _ => None,
+        })
+    }
+
     /// Which of two rules is looked at first: less is earlier (RFC 8955, section 5.1; RFC 8956, section 4).
     #[must_use]
     pub fn precedence(&self, other: &Self) -> Ordering {

@@ -97,6 +97,37 @@ impl Rule {
         Family::of(&self.destination)
     }
 
+    /// Whether one packet can match both. It errs to that side.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let nets = |one: &IpNet, other: &IpNet| one.contains(other) || other.contains(one);
+        let protocol = |rule: &Self| rule.protocol.or(rule.flags.map(|_| TCP));
+        let ports = |one: &Ports, other: &Ports| {
+            let meets = |a: &RangeInclusive<u16>| {
+                other.iter().any(|b| a.start() <= b.end() && b.start() <= a.end())
+            };
+            one.is_empty() || other.is_empty() || one.iter().any(meets)
+        };
+        let both = |one: Option<Flags>, other: Option<Flags>| match (one, other) {
+            (Some(one), Some(other)) => (one.value ^ other.value) & one.mask & other.mask == 0,
+            _ => true,
+        };
+        let sources = match (&self.source, &other.source) {
+            (Some(one), Some(other)) => nets(one, other),
+            _ => true,
+        };
+        let protocols = match (protocol(self), protocol(other)) {
+            (Some(one), Some(other)) => one == other,
+            _ => true,
+        };
+        nets(&self.destination, &other.destination)
+            && sources
+            && protocols
+            && ports(&self.to, &other.to)
+            && ports(&self.from, &other.from)
+            && both(self.flags, other.flags)
+    }
+
     /// As FlowSpec components.
     ///
     /// # Errors

@@ -260,12 +260,18 @@ fn only_rates_are_taken_as_actions() {
     };
     for (communities, verdict) in [
         (&[(BYTES, 6_000.0)][..], Ok(())),
-        (&[(PACKETS, 0.5)], Ok(())),
+        (&[(PACKETS, 1.0)], Ok(())),
+        (&[(PACKETS, 0.99)], Err(Refusal::Discard)),
+        (&[(PACKETS, 1e-30)], Err(Refusal::Discard)),
+        (&[(BYTES, 1_500.0)], Ok(())),
+        (&[(BYTES, 1_499.0)], Err(Refusal::Discard)),
+        (&[(BYTES, 6_000.0), (PACKETS, 0.5)], Err(Refusal::Discard)),
         (&[(BYTES, 6_000.0), (PACKETS, 100.0)], Ok(())),
         // a community of other purpose
         (&[(BYTES, 6_000.0), (0x0002, 1.0)], Ok(())),
-        (&[], Err(Refusal::Action)),
-        (&[(0x0002, 1.0)], Err(Refusal::Action)),
+        // without an action: it lets pass
+        (&[], Ok(())),
+        (&[(0x0002, 1.0)], Ok(())),
         (&[(0x8007, 1.0)], Err(Refusal::Action)),
         (&[(BYTES, 6_000.0), (0x8008, 1.0)], Err(Refusal::Action)),
         (&[(BYTES, 6_000.0), (0x8009, 1.0)], Err(Refusal::Action)),
@@ -274,15 +280,17 @@ fn only_rates_are_taken_as_actions() {
         (&[(BYTES, -1.0)], Err(Refusal::Rate)),
         (&[(BYTES, f32::NAN)], Err(Refusal::Rate)),
         (&[(PACKETS, f32::INFINITY)], Err(Refusal::Rate)),
-        (&[(BYTES, 5.0), (BYTES, 6.0)], Err(Refusal::Rate)),
-        (&[(BYTES, 5.0), (BYTES, 5.0)], Ok(())),
+        (&[(BYTES, 5e3), (BYTES, 6e3)], Err(Refusal::Rate)),
+        (&[(BYTES, 5e3), (BYTES, 5e3)], Ok(())),
     ] {
         assert_eq!(outside(&with(communities), &routes()), verdict, "{communities:?}");
     }
     let discards = Policy { discard: true, ..policy(PEER_AS) };
-    assert_eq!(judged(discards, &with(&[(BYTES, 0.0)]), &routes()), Ok(()));
+    for rate in [0.0, 1e-30, 1_499.0] {
+        assert_eq!(judged(discards.clone(), &with(&[(BYTES, rate)]), &routes()), Ok(()), "{rate}");
+    }
     // What is exported can be imported.
-    let rate = Rate::per_second(100.0);
+    let rate = Rate::per_second(6_000.0);
     for action in [Action::Bytes(rate), Action::Packets(rate)] {
         let mut one = path("192.0.2.7/32");
         one.attributes = attributes::encode(action);
@@ -344,22 +352,22 @@ fn a_route_is_taken_back_with_its_unicast_route() {
 }
 
 #[test]
-fn the_table_has_a_bound_and_nobody_is_pushed_out() {
+fn the_table_has_a_bound_and_the_first_are_in_it() {
     let mut importer = Importer::new(Policy { entries: 3, ..policy(PEER_AS) });
     let paths: Vec<Path> = (10..14).map(|host| path(&format!("192.0.2.{host}/32"))).collect();
     importer.update(&paths[1..], &routes());
     assert_eq!(importer.entries().len(), 3);
-    // One that stands before them by its address finds no place.
+    // One that stands before them takes the place of the last.
     importer.update(&paths, &routes());
     assert_eq!(importer.entries().len(), 3);
-    assert_eq!(importer.refusal(Family::V4, &paths[0].nlri), Some(Refusal::Full));
+    assert_eq!(importer.refusal(Family::V4, &paths[3].nlri), Some(Refusal::Full));
     let mut slots: Vec<u16> = importer.entries().iter().map(|entry| entry.slot).collect();
     slots.sort_unstable();
     assert_eq!(slots, [0, 1, 2]);
     // A place that is free is taken.
-    importer.update(&paths[..3], &routes());
+    importer.update(&paths[1..], &routes());
     assert_eq!(importer.entries().len(), 3);
-    assert_eq!(importer.refusal(Family::V4, &paths[0].nlri), None);
+    assert_eq!(importer.refusal(Family::V4, &paths[3].nlri), None);
     let wish = Policy { entries: 100_000, ..policy(PEER_AS) };
     let mut importer = Importer::new(wish);
     let many: Vec<Path> =
@@ -383,22 +391,23 @@ fn one_destination_has_a_bound_of_its_own() {
         importer.entries().len()
     };
     assert_eq!(importer_of(&paths), ENTRIES_AT_MAX);
-    // Beside them, around all of them, inside of all: only the first leaves each address with few enough.
-    for (more, taken) in
-        [("198.51.0.0/18", true), ("198.51.64.0/18", false), ("198.51.96.0/32", false)]
-    {
+    // Beside them, and around all of them, behind which it stands.
+    for (more, taken) in [("198.51.0.0/18", true), ("198.51.64.0/18", false)] {
         paths.push(port(more, 83));
         assert_eq!(importer_of(&paths), ENTRIES_AT_MAX + usize::from(taken), "{more}");
         paths.pop();
     }
-    let mut importer = Importer::new(wide);
-    importer.update(&paths, &routes());
-    // Who was there stays, though the other stands before it.
-    let other = port("198.51.64.0/18", 83);
+    // One that stands before all of them pushes out the last, whether it was there or not.
+    let (other, last) = (port("198.51.96.0/32", 83), paths[0].clone());
     paths.push(other.clone());
-    importer.update(&paths, &routes());
-    assert_eq!(importer.refusal(Family::V4, &other.nlri), Some(Refusal::Crowded));
-    assert_eq!(importer.entries().len(), ENTRIES_AT_MAX);
+    for before in [&paths[..ENTRIES_AT_MAX], &[]] {
+        let mut importer = Importer::new(wide.clone());
+        importer.update(before, &routes());
+        importer.update(&paths, &routes());
+        assert_eq!(importer.refusal(Family::V4, &other.nlri), None);
+        assert_eq!(importer.refusal(Family::V4, &last.nlri), Some(Refusal::Crowded));
+        assert_eq!(importer.entries().len(), ENTRIES_AT_MAX);
+    }
 }
 
 #[test]
@@ -419,6 +428,112 @@ fn established_connections_need_consent() {
         let expected = if safe { Ok(()) } else { Err(Refusal::Established) };
         assert_eq!(judged(careful(), &of(&rule), &routes()), expected, "{rule}");
         assert_eq!(judged(policy(PEER_AS), &of(&rule), &routes()), Ok(()), "{rule}");
+        assert_eq!(judged(careful(), &open(&of(&rule)), &routes()), Ok(()), "it drops nothing");
+    }
+}
+
+/// The same without an action.
+fn open(path: &Path) -> Path {
+    Path { attributes: vec![as_path(&[(2, &[PEER_AS])])], ..path.clone() }
+}
+
+#[test]
+fn a_route_that_is_refused_takes_along_those_behind_it_that_meet_it() {
+    let careful = Policy { established: false, ..policy(PEER_AS) };
+    let udp = |destination: &str, port: u16| Rule {
+        protocol: Some(17),
+        flags: None,
+        to: vec![port..=port],
+        ..rule(destination)
+    };
+    let https = Rule { flags: None, to: vec![443..=443], ..rule("192.0.2.7/32") };
+    let marks = |of: Path| Path {
+        attributes: [of.attributes, vec![community(0x8009, 1.0)]].concat(),
+        ..of
+    };
+    let never = |of: Path| Path {
+        attributes: vec![as_path(&[(2, &[PEER_AS])]), community(PACKETS, 0.0)],
+        ..of
+    };
+    let behind = of(&Rule { to: Vec::new(), ..rule("192.0.2.0/24") });
+    // ICMP type 8 at one address, which no rule holds: 2 components.
+    let unheld = Path { nlri: vec![9, 1, 32, 192, 0, 2, 7, 7, 0x81, 8], ..path("192.0.2.7/32") };
+    let foreign = Path {
+        attributes: vec![as_path(&[(2, &[OTHER_AS])]), community(0x8009, 1.0)],
+        ..path("192.0.2.7/32")
+    };
+    let other = Path { neighbor: address("10.9.0.3"), ..marks(path("192.0.2.7/32")) };
+    let cases = [
+        ("established", of(&https), Some(Refusal::Established), Err(Refusal::Shadowed)),
+        ("no action", open(&of(&https)), None, Ok(())),
+        (
+            "another action",
+            marks(path("192.0.2.7/32")),
+            Some(Refusal::Action),
+            Err(Refusal::Shadowed),
+        ),
+        ("a match", unheld, Some(Refusal::Unsupported), Err(Refusal::Shadowed)),
+        ("it drops all", never(path("192.0.2.7/32")), Some(Refusal::Discard), Ok(())),
+        ("not valid", foreign, Some(Refusal::AsPath), Err(Refusal::Shadowed)),
+        ("of another peer", other, Some(Refusal::Peer), Ok(())),
+        ("another protocol", marks(of(&udp("192.0.2.7/32", 53))), Some(Refusal::Action), Ok(())),
+        (
+            "behind",
+            marks(of(&Rule { to: vec![81..=81], ..rule("192.0.2.0/24") })),
+            Some(Refusal::Action),
+            Err(Refusal::Shadowed),
+        ),
+    ];
+    for (what, first, refused, verdict) in cases {
+        let mut importer = Importer::new(careful.clone());
+        importer.update(&[behind.clone(), first.clone()], &routes()[..1]);
+        let family = first.family;
+        assert_eq!(importer.refusal(family, &first.nlri), refused, "{what}");
+        let found = importer.refusal(family, &behind.nlri).map_or(Ok(()), Err);
+        assert_eq!(found, verdict, "{what}: {:?}", importer.entries());
+    }
+    // And those behind that one, which do not meet the first.
+    let mut importer = Importer::new(careful);
+    let chain = [
+        marks(of(&udp("192.0.2.7/32", 53))),
+        of(&Rule { to: vec![53..=80], ..udp("192.0.2.0/28", 1) }),
+        of(&udp("192.0.2.0/24", 80)),
+        of(&udp("192.0.2.0/24", 81)),
+    ];
+    importer.update(&chain, &routes());
+    let found = chain.map(|path| importer.refusal(Family::V4, &path.nlri));
+    let [shadowed, action] = [Some(Refusal::Shadowed), Some(Refusal::Action)];
+    assert_eq!(found, [action, shadowed, shadowed, None]);
+}
+
+#[test]
+fn two_rules_meet_if_one_packet_can_match_both() {
+    let any = Rule::to("192.0.2.0/24".parse().unwrap());
+    let net = |text: &str| Some(text.parse().unwrap());
+    let flags = |mask, value| Some(Flags { mask, value });
+    let with = |change: &dyn Fn(&mut Rule)| {
+        let mut rule = any.clone();
+        change(&mut rule);
+        rule
+    };
+    let cases = [
+        (any.clone(), Rule::to("192.0.2.9/32".parse().unwrap()), true),
+        (any.clone(), Rule::to("192.0.3.0/24".parse().unwrap()), false),
+        (with(&|r| r.source = net("10.0.0.0/8")), with(&|r| r.source = net("10.1.0.0/16")), true),
+        (with(&|r| r.source = net("10.0.0.0/8")), with(&|r| r.source = net("11.0.0.0/8")), false),
+        (with(&|r| r.source = net("10.0.0.0/8")), any.clone(), true),
+        (with(&|r| r.protocol = Some(6)), with(&|r| r.protocol = Some(17)), false),
+        (with(&|r| r.flags = flags(2, 2)), with(&|r| r.protocol = Some(17)), false),
+        (with(&|r| r.flags = flags(2, 2)), with(&|r| r.flags = flags(0x12, 0x10)), false),
+        (with(&|r| r.flags = flags(2, 2)), with(&|r| r.flags = flags(0x10, 0x10)), true),
+        (with(&|r| r.to = vec![1..=5, 9..=9]), with(&|r| r.to = vec![6..=8, 10..=20]), false),
+        (with(&|r| r.to = vec![1..=5, 9..=9]), with(&|r| r.to = vec![6..=9]), true),
+        (with(&|r| r.from = vec![1..=5]), with(&|r| r.from = vec![6..=9]), false),
+        (with(&|r| r.from = vec![1..=5]), with(&|r| r.to = vec![6..=9]), true),
+    ];
+    for (one, other, meet) in cases {
+        assert_eq!(one.overlaps(&other), meet, "{one} and {other}");
+        assert_eq!(other.overlaps(&one), meet, "{other} and {one}");
     }
 }
 
@@ -455,7 +570,7 @@ fn made() -> impl Strategy<Value = Made> {
     ];
     let of = move || prop::sample::select(nets.to_vec());
     let originator = || prop::option::weighted(0.3, 1..3_u8);
-    let rate = prop::sample::select(vec![100.0, 0.0, -1.0, f32::NAN, 5.0]);
+    let rate = prop::sample::select(vec![1e5, 0.0, -1.0, f32::NAN, 5.0]);
     let kind = prop::sample::select(vec![BYTES, PACKETS, PACKETS, 0x8008, 0x0002]);
     let last = prop::option::weighted(0.9, prop::sample::select(vec![PEER_AS, OTHER_AS]));
     let unicast = (of(), prop::bool::weighted(0.8), originator(), last);
@@ -562,9 +677,11 @@ impl Made {
         };
         let rates = [of(BYTES), of(PACKETS)];
         let one_each = rates.iter().all(|all| all.windows(2).all(|two| two[0] == two[1]));
-        let good = rates.iter().flatten().all(|bits| f32::from_bits(*bits) > 0.0);
-        let some = rates.iter().any(|all| !all.is_empty());
-        let acts = some && one_each && good && of(0x8008).is_empty();
+        let least = [1_500.0, 1.0];
+        let good = rates.iter().zip(least).all(|(all, least)| {
+            all.iter().all(|bits| f32::from_bits(*bits) >= least && f32::from_bits(*bits) < 1e30)
+        });
+        let acts = one_each && good && of(0x8008).is_empty();
         self.neighbor && owned && long && valid && acts
     }
 }

@@ -34,6 +34,9 @@ use tower_service::Service;
 
 /// Most paths of one family that are read: more is an error, and no table.
 pub const PATHS_MAX: usize = 1_024;
+/// Most prefixes that GoBGP takes of a neighbor and a family: its memory is ours. Beyond them it ends the session,
+/// until the speaker starts anew.
+const PREFIXES_MAX: usize = 16 * PATHS_MAX;
 /// How long a call may take.
 const CALL_MAX: Duration = Duration::from_secs(2);
 /// Its configuration, in the speaker's directory.
@@ -97,6 +100,14 @@ fn configuration(options: &Options) -> String {
                 "  [neighbors.ttl-security.config]\n    enabled = true\n    ttl-min = 255\n",
             );
         }
+        // Without an import nothing that comes is kept for us.
+        let bound = if options.receive {
+            format!(
+                "    [neighbors.afi-safis.prefix-limit.config]\n      max-prefixes = {PREFIXES_MAX}\n"
+            )
+        } else {
+            String::new()
+        };
         let unicast: &[&str] = if options.receive { &["unicast"] } else { &[] };
         for (family, safi) in ["ipv4", "ipv6"]
             .into_iter()
@@ -105,7 +116,7 @@ fn configuration(options: &Options) -> String {
             let _ = write!(
                 text,
                 "  [[neighbors.afi-safis]]\n    [neighbors.afi-safis.config]\n      \
-                 afi-safi-name = \"{family}-{safi}\"\n"
+                 afi-safi-name = \"{family}-{safi}\"\n{bound}"
             );
         }
     }
@@ -175,16 +186,19 @@ impl Client {
         Ok(up)
     }
 
-    /// All FlowSpec paths of a family that peers have sent.
+    /// All FlowSpec paths of a family that this peer has sent.
     ///
     /// # Errors
     /// More than [`PATHS_MAX`], or GoBGP does not say.
-    pub async fn flows(&mut self, family: nlri::Family) -> Result<Vec<Path>, Error> {
+    pub async fn flows(&mut self, family: nlri::Family, peer: IpAddr) -> Result<Vec<Path>, Error> {
         let mut found = Vec::new();
         self.paths(family, api::FLOW_SPEC, Vec::new(), |destination| {
             for path in destination.paths {
                 // What we have added ourselves has no neighbor.
-                let Ok(neighbor) = path.neighbor_ip.parse() else { continue };
+                let neighbor = path.neighbor_ip.parse();
+                let Some(neighbor) = neighbor.ok().filter(|neighbor| *neighbor == peer) else {
+                    continue;
+                };
                 let (nlri, attributes) = (path.nlri_binary, path.pattrs_binary);
                 found.push(Path { family, nlri, attributes, neighbor });
             }

@@ -113,7 +113,7 @@ async fn run(mut exporter: Exporter, receive: bool, lines: Receiver<String>) {
             println!("speaker: {why}");
         }
         if receive && let Some(Speaker::GoBgp(client)) = exporter.speaker() {
-            match read(client, &prefixes).await {
+            match read(client, peer.0, &prefixes).await {
                 Ok((paths, unicast)) => importer.update(&paths, &unicast),
                 Err(why) => eprintln!("import: {why}"),
             }
@@ -125,10 +125,11 @@ async fn run(mut exporter: Exporter, receive: bool, lines: Receiver<String>) {
 
 async fn read(
     client: &mut tidegate_flowspec::gobgp::Client,
+    peer: IpAddr,
     prefixes: &[ipnet::IpNet],
 ) -> Result<(Vec<tidegate_flowspec::Path>, Vec<tidegate_flowspec::Unicast>), Error> {
-    let mut paths = client.flows(Family::V4).await?;
-    paths.extend(client.flows(Family::V6).await?);
+    let mut paths = client.flows(Family::V4, peer).await?;
+    paths.extend(client.flows(Family::V6, peer).await?);
     Ok((paths, client.unicast(prefixes).await?))
 }
 

@@ -10,13 +10,15 @@
 //! The same speaker brings the routes of a router that are enforced here ([`import`]).
 
 mod import;
+mod lister;
 mod speaker;
 
 pub(crate) use speaker::{options, password};
 
 use self::import::Import;
+use self::lister::Lister;
 use self::speaker::Handle;
-use crate::plane::Plane;
+use crate::outlet::Outlet;
 use std::collections::BTreeMap;
 use tidegate_config::{Config, FlowspecConfig, RouteUnit, SpeakerPeerConfig};
 use tidegate_control::fleet::remote::{Steps, Uncounted};
@@ -47,8 +49,10 @@ pub(crate) struct Flowspec {
     problem: String,
     events: Vec<What>,
     import: Option<Import>,
-    /// An import has ended, and the hooks have to be told so.
-    clears: bool,
+    /// Ports of ssh.
+    ssh: Vec<u16>,
+    /// No import, and the hooks have no rules: not even those of an earlier process.
+    cleared: bool,
 }
 
 /// Who is told.
@@ -88,11 +92,6 @@ pub(crate) struct Told {
 
 /// What was done, and why, if the limit is not the reason.
 pub(crate) type Done = (Change, Option<String>);
-
-/// Where destinations of imported routes lie; none: nothing is imported.
-fn prefixes(config: &FlowspecConfig) -> Vec<ipnet::IpNet> {
-    config.import.iter().flat_map(|import| import.prefixes.clone()).collect()
-}
 
 pub(crate) fn bounds(config: &FlowspecConfig) -> Bounds {
     Bounds {
@@ -136,7 +135,6 @@ impl Flowspec {
         }
         self.teller = Teller::Nobody;
         self.config = wanted.cloned();
-        self.clears |= self.import.is_some();
         self.import = wanted.and_then(Import::new);
         self.spare(config);
         self.know_rules();
@@ -147,7 +145,18 @@ impl Flowspec {
 
     fn spare(&mut self, config: &Config) {
         if let Some(import) = &mut self.import {
-            import.spare(&config.never_shed.ports);
+            let mut ports = [&config.never_shed.ports[..], &self.ssh].concat();
+            ports.sort_unstable();
+            ports.dedup();
+            import.spare(ports);
+        }
+    }
+
+    /// Rules touch these ports no more than those of `never_shed`.
+    pub(crate) fn never_limit(&mut self, ports: &[u16]) {
+        self.ssh = ports.to_vec();
+        if let Some(import) = &mut self.import {
+            import.also_spare(ports);
         }
     }
 
@@ -173,7 +182,7 @@ impl Flowspec {
             return;
         }
         match options(wanted, &config.daemon.socket)
-            .and_then(|of| Handle::start(of, bounds(wanted), prefixes(wanted)))
+            .and_then(|of| Handle::start(of, bounds(wanted), Lister::new(wanted)))
         {
             Ok(handle) => self.teller = Teller::Routers(handle),
             Err(why) => self.problem = why,
@@ -208,22 +217,20 @@ impl Flowspec {
     }
 
     /// A round of the import.
-    pub(crate) fn enforce(&mut self, now: Nanos, plane: &mut dyn Plane) {
-        let listed = match &self.teller {
-            Teller::Routers(handle) => handle.listed(),
+    pub(crate) fn enforce(&mut self, now: Nanos, plane: &mut (impl Outlet + ?Sized)) {
+        let news = match &self.teller {
+            Teller::Routers(handle) => handle.news(),
             Teller::Nobody | Teller::Shadow(_) => None,
         };
         match &mut self.import {
             Some(import) => {
-                self.clears = false;
-                import.tick(now, listed, plane);
+                self.cleared = false;
+                import.tick(now, news, plane);
                 self.events.extend(import.events());
             }
             // Hooks that are loaded for an import may be there for a while.
-            None if self.clears => {
-                self.clears = plane.set_imported(&tidegate_bpf::Imported::default()).is_err();
-            }
-            None => {}
+            None if self.cleared => {}
+            None => self.cleared = plane.clear_imported().is_ok(),
         }
     }
 

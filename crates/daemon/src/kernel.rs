@@ -59,7 +59,7 @@ pub struct Kernel {
 
 /// What to do when hooks cannot be changed any more.
 pub(crate) const HOOKS_NEED_PRIVILEGES: &str = "the daemon gave up its privileges after the start: to \
-    change interfaces, or to begin with request rules, start it anew with them: under systemd \
+    change interfaces, to begin with request rules, or to begin with flowspec.import, start it anew with them: under systemd \
     `systemctl restart tidegate`, elsewhere `tidegate run` beside it, which takes over without a gap";
 
 /// The number that the first plan gives to limits in maps that are new; in those that are adopted it
@@ -229,6 +229,10 @@ impl Outlet for Kernel {
 
     fn set_imported(&mut self, imported: &Imported) -> Result<(), PlaneError> {
         self.dataplane.set_imported(imported).map_err(failed)
+    }
+
+    fn clear_imported(&mut self) -> Result<(), PlaneError> {
+        self.dataplane.clear_imported().map_err(failed)
     }
 
     fn imported_hits(&self) -> Result<Vec<ImportedHits>, PlaneError> {

@@ -96,6 +96,14 @@ pub trait Outlet {
         Ok(())
     }
 
+    /// Ends them all, by another way than [`Self::set_imported`].
+    ///
+    /// # Errors
+    /// When they hold on.
+    fn clear_imported(&mut self) -> Result<(), PlaneError> {
+        Ok(())
+    }
+
     /// What those in force have matched and refused.
     ///
     /// # Errors

@@ -280,6 +280,10 @@ impl Outlet for Planes {
         self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.set_imported(imported))
     }
 
+    fn clear_imported(&mut self) -> Result<(), PlaneError> {
+        self.kernel.as_mut().map_or(Ok(()), |kernel| kernel.clear_imported())
+    }
+
     fn imported_hits(&self) -> Result<Vec<ImportedHits>, PlaneError> {
         self.kernel.as_ref().map_or_else(|| Ok(Vec::new()), |kernel| kernel.imported_hits())
     }

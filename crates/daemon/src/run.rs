@@ -326,7 +326,7 @@ fn build(
     let group = observers(&config);
     let socket = shared(bind(&config.daemon.socket, group)?);
     let books = books(&config);
-    let (owner, snapshots) = Owner::new(Parts {
+    let (mut owner, snapshots) = Owner::new(Parts {
         clock: Arc::clone(&clock),
         books,
         plane: Box::new(plane),
@@ -339,6 +339,7 @@ fn build(
         kept,
         keeper: Some(keeper),
     });
+    owner.never_limit(&ssh.ports);
     Ok(Started { owner, snapshots, socket, group, clock, ssh, lock: None, reached: None })
 }
 

@@ -329,6 +329,23 @@ pub enum What {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         shadow: bool,
     },
+    /// So many more in the same moment, with no name.
+    MoreRulesImported {
+        /// Name of the router.
+        peer: String,
+        /// How many.
+        count: u64,
+        /// They are only counted.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        shadow: bool,
+    },
+    /// The BGP speaker does not list what a router sends.
+    RoutesUnlisted {
+        /// Name of the router.
+        peer: String,
+        /// Why.
+        why: String,
+    },
     /// And some do not any more.
     RulesEnded {
         /// Name of the router.
@@ -559,6 +576,12 @@ impl What {
             Self::RuleImported { peer, rule, rate, shadow } => {
                 let done = if *shadow { "would let" } else { "lets" };
                 format!("the router {peer} {done} {rate} {rule} pass")
+            }
+            Self::MoreRulesImported { peer, count, .. } => {
+                format!("{count} more rule(s) of the router {peer} begin or change")
+            }
+            Self::RoutesUnlisted { peer, why } => {
+                format!("routes of the router {peer} are not known: {why}")
             }
             Self::RulesEnded { peer, count, .. } => {
                 format!("{count} rule(s) of the router {peer} ended")

@@ -101,6 +101,9 @@ pub struct ImportState {
     pub shadow: bool,
     /// Whether the speaker lists what the router sends.
     pub heard: bool,
+    /// What is wrong, in a sentence; empty: nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub problem: String,
     /// In the order in which a packet meets them.
     pub rules: Vec<ImportedState>,
     /// How many routes did not become rules.

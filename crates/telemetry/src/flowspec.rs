@@ -46,6 +46,9 @@ fn imported(import: &ImportState, text: &mut String) {
     let (peer, rules) = (plain(&import.peer), import.rules.len());
     let _ =
         writeln!(text, "  import from {peer}: {how}, {rules} rule(s), {refused} route(s) refused");
+    if !import.problem.is_empty() {
+        let _ = writeln!(text, "    {}", plain(&import.problem));
+    }
     for refused in &import.refused {
         let _ = writeln!(text, "    refused as {}: {}", plain(&refused.reason), refused.count);
     }
@@ -59,7 +62,9 @@ fn imported(import: &ImportState, text: &mut String) {
 fn counts(rule: &ImportedState) -> Vec<String> {
     let rates = [(rule.packets_rate, "packets/s"), (rule.bytes_rate, "bytes/s")];
     let rates = rates.into_iter().filter_map(|(rate, unit)| Some(format!("{:.0} {unit}", rate?)));
-    let mut cells = vec![plain(&rule.rule), rates.collect::<Vec<_>>().join(", ")];
+    let rates = rates.collect::<Vec<_>>().join(", ");
+    let rates = if rates.is_empty() { "none: passes".to_owned() } else { rates };
+    let mut cells = vec![plain(&rule.rule), rates];
     cells.extend([rule.packets, rule.bytes, rule.refused].map(|count| count.to_string()));
     cells
 }

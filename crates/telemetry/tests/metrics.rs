@@ -41,8 +41,10 @@ fn what_routers_are_told_is_shown() {
     let mut state = flowspec();
     let import = state.import.as_mut().unwrap();
     (import.shadow, import.heard) = (true, false);
+    import.problem = "it has more than 1024 paths".into();
     let shown = flowspec_lines(&Snapshot { flowspec: Some(state), ..Snapshot::default() });
-    assert!(shown.contains("import from r1: no list of routes, 2 rule(s)"), "{shown}");
+    assert!(shown.contains("import from r1: no list of routes, 3 rule(s)"), "{shown}");
+    assert!(shown.contains("\n    it has more than 1024 paths\n"), "{shown}");
     assert_eq!(flowspec_lines(&Snapshot::default()), "");
 }
 

@@ -32,7 +32,7 @@ use tidegate_api::protocol::{Reply, Request};
 use tidegate_control::fleet::remote::K;
 use tidegate_model::record::What;
 use tidegate_model::remote::REMOTE_VALIDITY_MAX;
-use tidegate_model::snapshot::{PeerState, RemoteState, ServiceState};
+use tidegate_model::snapshot::{ImportedState, PeerState, RemoteState, ServiceState};
 use tidegate_sense::in_namespace;
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
@@ -403,9 +403,17 @@ fn a_router_that_is_not_ours_has_the_route_of_an_overloaded_server_and_loses_it(
     wait_for("no process of it", || (!processes.iter().any(runs)).then_some(()));
 }
 
-/// The router's rules for the server: 250 datagrams of 1,028 bytes per second, and 20 first packets of connections.
+/// The router's rules for the server: 250 datagrams per second, of 1,028 bytes or of IPv6, and 20 first packets of
+/// connections.
 const SENT: &str = "ipv4 table r4;
+ipv6 table r6;
+flow6 table f6;
 protocol static nets { ipv4 { table r4; }; route 10.81.1.0/24 blackhole; }
+protocol static nets6 { ipv6 { table r6; }; route 2001:db8:81:1::/64 blackhole; }
+protocol static rules6 {
+  flow6 { table f6; };
+  route flow6 { dst 2001:db8:81:1::2/128; next header = 17; dport = 9; } { bgp_ext_community.add((generic, 0x800c0000, 0x437a0000)); };
+}
 protocol static rules {
   flow4 { table f4; };
   route flow4 { dst 10.81.1.2/32; proto = 17; dport = 9; } { bgp_ext_community.add((generic, 0x80060000, 0x487afa00)); };
@@ -414,14 +422,29 @@ protocol static rules {
   };
 }
 ";
-const SENDS: &str = "ipv4 { table r4; import none; export all; next hop self; }; flow4 { table f4; import none; export all; };";
+const SENDS: &str = "ipv4 { table r4; import none; export all; next hop self; }; flow4 { table f4; import none; export all; };
+  ipv6 { table r6; import none; export all; next hop address 2001:db8:81:1::1; }; flow6 { table f6; import none; export all; };";
+
+/// The addresses of the star once more, as IPv6.
+fn also_ipv6(star: &Star) {
+    star.inside("r", &["sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"]);
+    for (host, at, net, last) in
+        [("r", "v0", 0, 1), ("c", "v0", 0, 2), ("r", "v1", 1, 1), ("s", "v0", 1, 2)]
+    {
+        let address = format!("2001:db8:81:{net}::{last}/64");
+        star.inside(host, &["ip", "addr", "add", &address, "dev", at, "nodad"]);
+    }
+    for (host, router) in [("c", "2001:db8:81::1"), ("s", "2001:db8:81:1::1")] {
+        star.inside(host, &["ip", "-6", "route", "add", "default", "via", router]);
+    }
+}
 
 /// Counts datagrams to port 9, by a socket that takes them all.
 fn counted(star: &Star) -> (Load, Arc<AtomicU64>) {
     let count = Arc::new(AtomicU64::new(0));
     let inside = Arc::clone(&count);
     let load = Load::start(star, "s", move |goes_on| {
-        let socket = UdpSocket::bind("10.81.1.2:9")?;
+        let socket = UdpSocket::bind("[::]:9")?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         while goes_on() {
             inside.fetch_add(socket.recv(&mut [0; 2000]).map_or(0, |_| 1), Ordering::Relaxed);
@@ -431,46 +454,81 @@ fn counted(star: &Star) -> (Load, Arc<AtomicU64>) {
     (load, count)
 }
 
-#[test]
-fn rules_of_a_router_hold_at_the_interface_and_end_with_their_routes() {
-    let star = Star::new("tgi", 81, "r", &["c", "s"]);
-    let bird = Bird::new(&star, 81, SENDS, SENT);
-    let import = "import: {peer: r, mode: enforce, prefixes: [10.81.1.0/24]}";
-    let server = speaking(&star, 81, import);
-    let state = || server.snapshot().unwrap().flowspec.unwrap().import.unwrap();
-    let rules = |count| wait_for("the rules", || Some(state().rules).filter(|r| r.len() == count));
-    let (_sink, received) = counted(&star);
-    // For some seconds, at 1,000 datagrams per second: sent, received, and the time that it took.
-    let offer = |seconds| {
+/// Datagrams of 1,000 bytes to port 9, and how many of them come.
+struct Offer<'a> {
+    star: &'a Star,
+    _sink: Load,
+    received: Arc<AtomicU64>,
+}
+
+impl<'a> Offer<'a> {
+    fn new(star: &'a Star) -> Self {
+        let (_sink, received) = counted(star);
+        Self { star, _sink, received }
+    }
+
+    /// For some seconds, 1,000 per second: sent, received, and the time that it took.
+    fn send(&self, seconds: u64, to: &'static str) -> (u64, u64, Nanos) {
         let (before, sent, mut socket) =
-            (received.load(Ordering::Relaxed), Arc::new(AtomicU64::new(0)), None);
+            (self.received.load(Ordering::Relaxed), Arc::new(AtomicU64::new(0)), None);
         let (inside, begin) = (Arc::clone(&sent), MonotonicClock.now());
-        let sending = load(&star, 1000, move || {
-            let socket = socket.get_or_insert_with(|| UdpSocket::bind("10.81.0.2:0").unwrap());
-            inside.fetch_add(
-                u64::from(socket.send_to(&[0; 1000], "10.81.1.2:9").is_ok()),
-                Ordering::Relaxed,
-            );
+        let sending = load(self.star, 1000, move || {
+            let socket = socket.get_or_insert_with(|| UdpSocket::bind("[::]:0").unwrap());
+            inside.fetch_add(socket.send_to(&[0; 1000], to).is_ok().into(), Ordering::Relaxed);
         });
         wait_for("enough is sent", || {
             (MonotonicClock.now().since(begin) >= Nanos::from_secs(seconds)).then_some(())
         });
         drop(sending);
         let (sent, time) = (sent.load(Ordering::Relaxed), MonotonicClock.now().since(begin));
-        (sent, received.load(Ordering::Relaxed) - before, time)
-    };
-    let (sent, came, _) = offer(1);
-    assert!(came + 20 >= sent, "no rule yet: {came} of {sent}");
+        (sent, self.received.load(Ordering::Relaxed) - before, time)
+    }
 
-    eprintln!("{:?}", rules(2));
-    let (sent, came, time) = offer(6);
-    let hits = wait_for("counters agree with the sender", || {
-        state().rules.into_iter().find(|rule| rule.packets == sent && rule.bytes_rate.is_some())
-    });
-    eprintln!("{came} of {sent} datagrams in {time}: {hits:?}");
-    let most = 250.0 * time.as_secs_f64();
-    assert!((0.95..=1.05).contains(&(came as f64 / most)), "{came} came, {most} may");
-    assert_eq!((hits.bytes, hits.packets - hits.refused), (sent * 1028, came));
+    fn all_pass(&self, what: &str) {
+        let (sent, came, _) = self.send(1, TO4);
+        assert!(came + 20 >= sent, "{what}: {came} of {sent}");
+    }
+
+    /// Within 5 % of 250 per second pass, and the counters agree.
+    fn holds(
+        &self,
+        to: &'static str,
+        hits: impl Fn(u64) -> Option<ImportedState>,
+    ) -> (u64, ImportedState) {
+        let (sent, came, time) = self.send(5, to);
+        let hits = wait_for("counters agree with the sender", || hits(sent));
+        eprintln!("{came} of {sent} datagrams to {to} in {time}: {hits:?}");
+        let most = 250.0 * time.as_secs_f64();
+        assert!((0.95..=1.05).contains(&(came as f64 / most)), "{came} came, {most} may");
+        assert_eq!(hits.packets - hits.refused, came);
+        (sent, hits)
+    }
+}
+
+const TO4: &str = "[::ffff:10.81.1.2]:9";
+const TO6: &str = "[2001:db8:81:1::2]:9";
+
+#[test]
+fn rules_of_a_router_hold_at_the_interface_and_end_with_their_routes() {
+    let star = Star::new("tgi", 81, "r", &["c", "s"]);
+    also_ipv6(&star);
+    let bird = Bird::new(&star, 81, SENDS, SENT);
+    let import = "import: {peer: r, mode: enforce, prefixes: [10.81.1.0/24, \"2001:db8:81::/48\"]}";
+    let server = speaking(&star, 81, import);
+    let state = || server.snapshot().unwrap().flowspec.unwrap().import.unwrap();
+    let rules = |count| wait_for("the rules", || Some(state().rules).filter(|r| r.len() == count));
+    let offer = Offer::new(&star);
+    offer.all_pass("no rule yet");
+
+    eprintln!("{:?}", rules(3));
+    let of = |ipv6: bool, sent| {
+        let mut rules = state().rules.into_iter().filter(|rule| rule.packets_rate != Some(20.0));
+        rules.find(|rule| rule.packets_rate.is_some() == ipv6 && rule.packets == sent)
+    };
+    let (sent, hits) = offer.holds(TO4, |sent| of(false, sent));
+    assert_eq!(hits.bytes, sent * 1028);
+    let (sent, hits) = offer.holds(TO6, |sent| of(true, sent));
+    assert_eq!(hits.bytes, sent * 1048);
     let syns = connections(&star, "10.81.1.2:8000");
     wait_for("first packets are refused", || {
         state().rules.into_iter().find(|rule| rule.packets_rate == Some(20.0) && rule.refused > 100)
@@ -478,11 +536,10 @@ fn rules_of_a_router_hold_at_the_interface_and_end_with_their_routes() {
     drop(syns);
 
     bird.switch("disable", "rules");
-    rules(0);
-    let (sent, came, _) = offer(1);
-    assert!(came + 20 >= sent, "withdrawn: {came} of {sent}");
+    rules(1);
+    offer.all_pass("withdrawn");
     bird.switch("enable", "rules");
-    rules(2);
+    rules(3);
     let Some(Reply::History { events, .. }) = server.ask(&Request::History {}) else { panic!() };
     let said = events.iter().map(|event| event.what.sentence()).collect::<Vec<_>>().join("\n");
     for wanted in [
@@ -497,8 +554,42 @@ fn rules_of_a_router_hold_at_the_interface_and_end_with_their_routes() {
     let id = rustix::process::Pid::from_raw(speaker.cast_signed()).unwrap();
     rustix::process::kill_process(id, rustix::process::Signal::KILL).unwrap();
     rules(0);
+    let problem = state().problem;
     let took = MonotonicClock.now().since(killed);
-    eprintln!("gone {took} after the speaker was killed");
-    assert!(took <= GONE, "{took}");
-    rules(2);
+    eprintln!("gone {took} after the speaker was killed: {problem}");
+    assert!(took <= GONE && problem.contains("the BGP speaker has ended"), "{took}: {problem}");
+    rules(3);
+    rules_follow_the_daemon(&offer, server);
+}
+
+/// A reload ends the import, and a take-over begins it; after SIGKILL the lease ends its rules.
+fn rules_follow_the_daemon(offer: &Offer<'_>, before: Daemon) {
+    let config = offer.star.path("s.yaml");
+    let text = fs::read_to_string(&config).unwrap();
+    let without: Vec<_> = text.lines().filter(|line| !line.contains("import:")).collect();
+    let without = without.join("\n").replace("  peers:", "  export: [{service: shop}]\n  peers:");
+    let import = |of: &Daemon| of.snapshot()?.flowspec?.import;
+    fs::write(&config, &without).unwrap();
+    let done = before.ask(&Request::Reload { path: None });
+    assert!(matches!(done, Some(Reply::Reload { .. })), "it needs no privileges: {done:?}");
+    assert!(import(&before).is_none());
+    wait_for("a reload ends them with the next round", || {
+        let (sent, came, _) = offer.send(1, TO4);
+        (came + 20 >= sent).then_some(())
+    });
+
+    let server = offer.star.launch("s", before.socket.clone(), &text);
+    before.ended();
+    wait_for("the rules", || import(&server).filter(|of| of.rules.len() == 3));
+    let killed = MonotonicClock.now();
+    server.kill();
+    let (sent, came, _) = offer.send(1, TO6);
+    assert!(2 * came < sent, "the lease still holds: {came} of {sent}");
+    wait_for("rules end with the lease", || {
+        let (sent, came, _) = offer.send(1, TO6);
+        (came + 20 >= sent).then_some(())
+    });
+    let took = MonotonicClock.now().since(killed);
+    eprintln!("all passes {took} after the daemon was killed");
+    assert!(took <= Nanos::from_secs(13), "{took}");
 }

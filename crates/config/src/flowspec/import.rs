@@ -22,7 +22,7 @@ pub struct ImportConfig {
     #[serde(with = "text::prefixes")]
     #[schemars(with = "Vec<text::PrefixText>", length(min = 1, max = PREFIXES_MAX))]
     pub prefixes: Vec<IpNet>,
-    /// Takes routes with rate 0, which drop everything that they match.
+    /// Takes routes with a rate of 0, below 1 packet/s or below 1,500 bytes/s, which drop everything or nearly so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub discard: bool,
     /// Takes routes that match more of TCP than first packets (SYN without ACK): they drop packets of connections

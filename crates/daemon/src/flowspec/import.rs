@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! FlowSpec routes of a router as rules at the ingress hooks. Which routes count decides
-//! [`tidegate_flowspec::Importer`]; each list of routes replaces the one before.
+//! [`tidegate_flowspec::Importer`], in the speaker's thread ([`super::lister`]); each list of routes replaces the one
+//! before.
 //!
 //! ```text
 //!  router ═ BGP ═ gobgpd ─► thread: a list each second ─► Importer ─► rules ─► hooks ─► hit counters
 //! ```
 
-use crate::plane::Plane;
+use super::lister::{News, Table};
+use crate::outlet::Outlet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use tidegate_bpf::{Imported, ImportedRule};
+use std::sync::Arc;
+use tidegate_bpf::{Imported, ImportedHits, ImportedRule};
 use tidegate_config::{FlowspecConfig, ImportConfig};
-use tidegate_flowspec::import::{Entry, Hits};
-use tidegate_flowspec::{Importer, Path, Policy, Unicast};
+use tidegate_flowspec::import::Entry;
 use tidegate_model::Mode;
 use tidegate_model::record::What;
-use tidegate_model::snapshot::{ImportState, ImportedState, RefusedRoutes};
+use tidegate_model::snapshot::{ImportState, ImportedState};
 use tidegate_units::{Nanos, Rate};
 
 /// Without a list for so long all rules end.
@@ -24,32 +26,38 @@ const LIST_MAX: Nanos = Nanos::from_secs(3);
 const PAUSE_MAX: Nanos = Nanos::from_secs(2);
 /// How often counters are read.
 const COUNT_EVERY: Nanos = Nanos::SECOND;
+/// After a failed write it waits so long.
+const AGAIN: Nanos = Nanos::SECOND;
+/// Most rules of one change that the history names; the others are a number.
+const NAMED_MAX: usize = 16;
 
-/// What the speaker has of routers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Listed {
-    pub(crate) at: Nanos,
-    pub(crate) paths: Vec<Path>,
-    pub(crate) unicast: Vec<Unicast>,
-}
+/// Slot and generation of a rule, as the hooks count it.
+type Place = (u16, u32);
 
 /// The rules of a router.
 pub(crate) struct Import {
     config: ImportConfig,
-    importer: Importer,
     /// All routers of the speaker.
     peers: Vec<IpAddr>,
     /// Ports that are never shed.
     never: Vec<u16>,
-    /// When the last list was made.
+    /// What the last list made.
+    table: Arc<Table>,
+    /// When it was asked for.
     heard: Option<Nanos>,
     /// What the hooks were told; `None`: nothing yet, and they may have rules of an earlier process.
     in_force: Option<Imported>,
+    /// The last write, if it failed.
+    failed: Option<Nanos>,
+    hits: BTreeMap<Place, ImportedHits>,
     /// Added to generations: counters of an earlier process are of other rules.
     first: u32,
     counted: Nanos,
     last: Nanos,
-    problem: String,
+    /// Why there is no list, why rules are not written, why they are not counted; empty: it is done.
+    unlisted: String,
+    unwritten: String,
+    uncounted: String,
     events: Vec<What>,
 }
 
@@ -57,60 +65,55 @@ impl Import {
     /// Without rules. `None`: nothing is imported, or the router is not known.
     pub(crate) fn new(of: &FlowspecConfig) -> Option<Self> {
         let config = of.import.clone()?;
-        let peer = of.peers.iter().find(|peer| peer.name == config.peer)?;
-        let policy = Policy::new(config.prefixes.clone(), of.own_as, (peer.address, peer.peer_as));
-        let policy = Policy { discard: config.discard, established: config.established, ..policy };
+        of.peers.iter().find(|peer| peer.name == config.peer)?;
         Some(Self {
             config,
-            importer: Importer::new(policy),
             peers: of.peers.iter().map(|peer| peer.address).collect(),
             never: Vec::new(),
+            table: Arc::default(),
             heard: None,
             in_force: None,
+            failed: None,
+            hits: BTreeMap::new(),
             first: 0,
             counted: Nanos::ZERO,
             last: Nanos::ZERO,
-            problem: String::new(),
+            unlisted: String::new(),
+            unwritten: String::new(),
+            uncounted: String::new(),
             events: Vec::new(),
         })
     }
 
     /// Follows what no rule may touch.
-    pub(crate) fn spare(&mut self, ports: &[u16]) {
-        self.never = ports.to_vec();
+    pub(crate) fn spare(&mut self, ports: Vec<u16>) {
+        self.never = ports;
+    }
+
+    /// And these.
+    pub(crate) fn also_spare(&mut self, ports: &[u16]) {
+        self.never.extend(ports);
+        self.never.sort_unstable();
+        self.never.dedup();
     }
 
     /// A round: takes a list if there is one, and tells the hooks what has changed.
-    pub(crate) fn tick(&mut self, now: Nanos, listed: Option<Listed>, plane: &mut dyn Plane) {
+    pub(crate) fn tick(
+        &mut self,
+        now: Nanos,
+        news: Option<News>,
+        plane: &mut (impl Outlet + ?Sized),
+    ) {
         if self.in_force.is_none() {
             self.first = (now.0 / Nanos::from_millis(1).0) as u32;
         }
-        if let Some(Listed { at, paths, unicast }) = listed {
-            self.heard = Some(at);
-            self.importer.update(&paths, &unicast);
-        } else if self.heard.is_some_and(|at| now.since(at) >= LIST_MAX) {
-            self.heard = None;
-            self.importer.update(&[], &[]);
-        }
+        self.hear(now, news);
         let (wanted, paused) = (self.wanted(), now.since(self.last) >= PAUSE_MAX);
         self.last = now;
-        if paused || self.in_force.as_ref() != Some(&wanted) {
-            match plane.set_imported(&wanted) {
-                Ok(()) => {
-                    self.problem.clear();
-                    self.note(&wanted);
-                    self.in_force = Some(wanted);
-                }
-                // Rules whose routes are gone must not hold on: rather none.
-                Err(why) => {
-                    self.last = Nanos::ZERO;
-                    let none = Imported::default();
-                    if plane.set_imported(&none).is_ok() {
-                        self.in_force = Some(none);
-                    }
-                    self.problem = format!("imported rules are not enforced: {why}");
-                }
-            }
+        let again = self.failed.is_none_or(|at| now.since(at) >= AGAIN);
+        if again && (paused || self.in_force.as_ref() != Some(&wanted)) {
+            self.failed = None;
+            self.write(now, wanted, plane);
         }
         if now.since(self.counted) >= COUNT_EVERY {
             self.counted = now;
@@ -118,13 +121,73 @@ impl Import {
         }
     }
 
+    fn hear(&mut self, now: Nanos, news: Option<News>) {
+        let mut ended = self.heard.is_some_and(|at| now.since(at) >= LIST_MAX);
+        match news {
+            Some(News::Listed(at, table)) => {
+                (self.heard, self.table, ended) = (Some(at), table, false);
+                self.unlisted.clear();
+            }
+            Some(News::Failed(why)) => self.fail(why),
+            Some(News::Ended(why)) => {
+                self.fail(why);
+                ended = true;
+            }
+            None => {}
+        }
+        if ended {
+            self.heard = None;
+            // Routes that were refused stay told.
+            let refused = self.table.refused.clone();
+            self.table = Arc::new(Table { entries: Vec::new(), refused });
+        }
+    }
+
+    fn fail(&mut self, why: String) {
+        if self.unlisted != why {
+            let peer = self.config.peer.clone();
+            self.tell(vec![What::RoutesUnlisted { peer, why: why.clone() }]);
+            self.unlisted = why;
+        }
+    }
+
+    fn write(&mut self, now: Nanos, wanted: Imported, plane: &mut (impl Outlet + ?Sized)) {
+        match plane.set_imported(&wanted) {
+            Ok(()) => {
+                self.unwritten.clear();
+                self.note(&wanted);
+                self.in_force = Some(wanted);
+            }
+            // Rules whose routes are gone must not hold on: rather none.
+            Err(why) => {
+                self.unwritten = format!("rules of the router are not written: {why}");
+                self.failed = Some(now);
+                match plane.clear_imported() {
+                    Ok(()) => {
+                        let none = Imported::default();
+                        self.note(&none);
+                        self.in_force = Some(none);
+                    }
+                    Err(why) => {
+                        self.unwritten =
+                            format!("rules of the router hold on, whatever it says: {why}");
+                    }
+                }
+            }
+        }
+    }
+
     fn wanted(&self) -> Imported {
         Imported {
-            rules: self.importer.entries().iter().map(|entry| self.rule(entry)).collect(),
+            rules: self.table.entries.iter().map(|entry| self.rule(entry)).collect(),
             shadow: self.config.mode == Mode::Shadow,
             peers: self.peers.clone(),
             never: self.never.clone(),
         }
+    }
+
+    fn place(&self, entry: &Entry) -> Place {
+        (entry.slot, self.first.wrapping_add(entry.generation))
     }
 
     fn rule(&self, entry: &Entry) -> ImportedRule {
@@ -143,50 +206,52 @@ impl Import {
         }
     }
 
-    fn count(&mut self, plane: &dyn Plane) {
+    fn count(&mut self, plane: &(impl Outlet + ?Sized)) {
         match plane.imported_hits() {
             Ok(all) => {
-                for of in all {
-                    let hits = Hits { packets: of.packets, bytes: of.bytes, refused: of.refused };
-                    let generation = of.generation.wrapping_sub(self.first);
-                    self.importer.counted(of.slot, generation, hits);
-                }
+                self.hits = all.into_iter().map(|of| ((of.slot, of.generation), of)).collect();
+                self.uncounted.clear();
             }
-            Err(why) => self.problem = format!("counters of imported rules are not read: {why}"),
+            Err(why) => {
+                self.uncounted = format!("counters of imported rules are not read: {why}");
+            }
         }
     }
 
     /// What differs from what was in force.
     fn note(&mut self, wanted: &Imported) {
-        let shadow = wanted.shadow;
-        let of = |imported: &Imported| -> BTreeMap<(u16, u32), String> {
-            let rates =
-                imported.rules.iter().map(|rule| ((rule.slot, rule.generation), rates(rule)));
-            rates.collect()
+        let of = |imported: &Imported| -> BTreeMap<Place, String> {
+            imported.rules.iter().map(|rule| ((rule.slot, rule.generation), rates(rule))).collect()
         };
         let before = self.in_force.as_ref().map(of).unwrap_or_default();
-        let names: BTreeMap<(u16, u32), String> = self
-            .importer
-            .entries()
-            .iter()
-            .map(|entry| {
-                let generation = self.first.wrapping_add(entry.generation);
-                ((entry.slot, generation), entry.rule.to_string())
-            })
-            .collect();
-        let (peer, after) = (self.config.peer.clone(), of(wanted));
-        for (key, rate) in after.iter().filter(|(key, rate)| before.get(key) != Some(rate)) {
-            let rule = names.get(key).cloned().unwrap_or_default();
-            let (peer, rate) = (peer.clone(), rate.clone());
-            self.events.push(What::RuleImported { peer, rule, rate, shadow });
+        let names = self.table.entries.iter().map(|entry| (self.place(entry), &entry.rule));
+        let names: BTreeMap<Place, _> = names.collect();
+        let (peer, shadow, after) = (&self.config.peer, wanted.shadow, of(wanted));
+        let changed: Vec<_> =
+            after.iter().filter(|(place, rate)| before.get(place) != Some(rate)).collect();
+        let named = changed.iter().take(NAMED_MAX).map(|(place, rate)| What::RuleImported {
+            peer: peer.clone(),
+            rule: names.get(place).map(ToString::to_string).unwrap_or_default(),
+            rate: (*rate).clone(),
+            shadow,
+        });
+        let mut events: Vec<What> = named.collect();
+        let more = changed.len().saturating_sub(NAMED_MAX) as u64;
+        if more > 0 {
+            events.push(What::MoreRulesImported { peer: peer.clone(), count: more, shadow });
         }
-        let gone = before.keys().filter(|key| !after.contains_key(*key)).count();
+        let gone = before.keys().filter(|key| !after.contains_key(*key)).count() as u64;
         if gone > 0 {
-            self.events.push(What::RulesEnded { peer, count: gone as u64, shadow });
+            events.push(What::RulesEnded { peer: peer.clone(), count: gone, shadow });
         }
-        for what in &self.events {
+        self.tell(events);
+    }
+
+    fn tell(&mut self, events: Vec<What>) {
+        for what in &events {
             tracing::info!("{}", what.sentence());
         }
+        self.events.extend(events);
     }
 
     pub(crate) fn events(&mut self) -> Vec<What> {
@@ -195,28 +260,35 @@ impl Import {
 
     /// What is wrong, in a sentence; empty: nothing.
     pub(crate) fn problem(&self) -> &str {
-        &self.problem
+        let all = [&self.unwritten, &self.unlisted, &self.uncounted];
+        all.into_iter().find(|problem| !problem.is_empty()).map_or("", |problem| problem)
     }
 
-    /// For people.
+    /// For people: rules that are in force.
     pub(crate) fn state(&self) -> ImportState {
-        let rule = |entry: &Entry| ImportedState {
-            rule: entry.rule.to_string(),
-            packets_rate: entry.packets.map(Rate::get),
-            bytes_rate: entry.bytes.map(Rate::get),
-            packets: entry.hits.packets,
-            bytes: entry.hits.bytes,
-            refused: entry.hits.refused,
+        let in_force = |place: Place| {
+            let rules = self.in_force.iter().flat_map(|imported| &imported.rules);
+            rules.into_iter().any(|rule| (rule.slot, rule.generation) == place)
         };
-        let refused = self.importer.refused().iter();
+        let rule = |entry: &Entry| {
+            let hits = self.hits.get(&self.place(entry)).copied().unwrap_or_default();
+            ImportedState {
+                rule: entry.rule.to_string(),
+                packets_rate: entry.packets.map(Rate::get),
+                bytes_rate: entry.bytes.map(Rate::get),
+                packets: hits.packets,
+                bytes: hits.bytes,
+                refused: hits.refused,
+            }
+        };
+        let entries = self.table.entries.iter().filter(|entry| in_force(self.place(entry)));
         ImportState {
             peer: self.config.peer.clone(),
             shadow: self.config.mode == Mode::Shadow,
             heard: self.heard.is_some(),
-            rules: self.importer.entries().iter().map(rule).collect(),
-            refused: refused
-                .map(|(why, count)| RefusedRoutes { reason: why.name().into(), count: *count })
-                .collect(),
+            problem: self.problem().to_owned(),
+            rules: entries.map(rule).collect(),
+            refused: self.table.refused.clone(),
         }
     }
 }
@@ -225,5 +297,10 @@ fn rates(rule: &ImportedRule) -> String {
     let rates = [(rule.packets, "packets/s"), (rule.bytes, "bytes/s")];
     let rates =
         rates.into_iter().filter_map(|(rate, unit)| Some(format!("{} {unit}", rate?.get())));
-    rates.collect::<Vec<_>>().join(" and ")
+    let rates = rates.collect::<Vec<_>>().join(" and ");
+    if rates.is_empty() { "everything".into() } else { rates }
 }
+
+#[cfg(test)]
+#[path = "import_tests.rs"]
+mod tests;

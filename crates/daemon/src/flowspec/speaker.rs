@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The thread that keeps the BGP speaker: a speaker may take seconds to answer, and the control loop must not wait.
 
-use super::import::Listed;
+use super::lister::{Lister, News};
 use super::{Done, Told};
-use ipnet::IpNet;
 use rustix::fs::{Mode, OFlags, open};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -13,8 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tidegate_config::{FlowspecConfig, SpeakerKind, SpeakerPeerConfig};
 use tidegate_flowspec::{
-    Bounds, Error, Exporter, Family, Helper, Kind, Neighbor, Options, Password, Route, Session,
-    Speaker, keeper,
+    Bounds, Exporter, Helper, Kind, Neighbor, Options, Password, Route, Session, keeper,
 };
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tokio::sync::oneshot;
@@ -23,8 +21,8 @@ use tokio::sync::oneshot;
 const ROUND: Duration = Duration::from_millis(200);
 /// How often it is asked for its sessions.
 const SESSIONS_EVERY: Nanos = Nanos::SECOND;
-/// How long all of a list may take: less than what the keeper waits for, with the call for sessions before it.
-const LIST_MAX: Duration = Duration::from_millis(500);
+/// After a slower answer routes are not asked for.
+const SESSIONS_QUICK: Nanos = Nanos::from_millis(500);
 /// Without a sign of life from this process for so long the keeper ends the speaker.
 const KEEPER_LEASE: Nanos = Nanos::from_secs(3);
 /// The port of BGP.
@@ -44,8 +42,8 @@ struct Shared {
     /// What is wanted, and since when.
     wanted: Option<(Nanos, Vec<Route>)>,
     told: Told,
-    /// The routes of routers, if nobody has taken them yet.
-    listed: Option<Listed>,
+    /// The last list of routes, if nobody has taken it yet.
+    news: Option<News>,
 }
 
 impl Handle {
@@ -56,7 +54,7 @@ impl Handle {
     pub(super) fn start(
         options: Options,
         bounds: Bounds,
-        prefixes: Vec<IpNet>,
+        lister: Option<Lister>,
     ) -> Result<Self, String> {
         let lease = bounds.lease;
         let exporter = Exporter::new(options, bounds).map_err(|why| why.to_string())?;
@@ -69,7 +67,7 @@ impl Handle {
             runtime.block_on(async {
                 tokio::select! {
                     _ = ended => {}
-                    () = keep(exporter, lease, (prefixes, &inside)) => {}
+                    () = keep(exporter, lease, (lister, &inside)) => {}
                 }
             });
         };
@@ -85,9 +83,9 @@ impl Handle {
         std::mem::take(&mut shared.told.done)
     }
 
-    /// The routes of routers, as they were listed since the last call.
-    pub(super) fn listed(&self) -> Option<Listed> {
-        lock(&self.shared).listed.take()
+    /// The last list of routes since the last call.
+    pub(super) fn news(&self) -> Option<News> {
+        lock(&self.shared).news.take()
     }
 
     pub(super) fn told(&self) -> Told {
@@ -124,7 +122,7 @@ fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
 async fn keep(
     mut exporter: Exporter,
     lease: Nanos,
-    (prefixes, shared): (Vec<IpNet>, &Mutex<Shared>),
+    (mut lister, shared): (Option<Lister>, &Mutex<Shared>),
 ) {
     let (mut sessions, mut asked, mut problem) = (None, Nanos::ZERO, String::new());
     loop {
@@ -144,7 +142,8 @@ async fn keep(
             Err(error) => {
                 problem = error.to_string();
                 why = Some(format!("the BGP speaker has ended: {error}"));
-                lock(shared).listed = Some(Listed { at: now, ..Listed::default() });
+                lock(shared).news =
+                    Some(News::Ended(format!("the BGP speaker has ended: {error}")));
             }
         }
         if now.since(asked) >= SESSIONS_EVERY
@@ -153,29 +152,17 @@ async fn keep(
             asked = now;
             // One that does not answer is ended by its next change, or by its hold time.
             sessions = speaker.sessions().await.unwrap_or_default();
-            list(speaker, &prefixes, shared).await;
+            // The keeper waits for a sign of life meanwhile.
+            let quick = MonotonicClock.now().since(asked) < SESSIONS_QUICK;
+            if quick
+                && let Some(lister) = &mut lister
+                && let Some(news) = lister.list(speaker).await
+            {
+                lock(shared).news = Some(news);
+            }
         }
         publish(&mut exporter, shared, (&problem, &sessions, why));
         tokio::time::sleep(ROUND).await;
-    }
-}
-
-/// What routers have sent. Without a list those of before count for a while.
-async fn list(speaker: &mut Speaker, prefixes: &[IpNet], shared: &Mutex<Shared>) {
-    let Speaker::GoBgp(client) = speaker else { return };
-    if prefixes.is_empty() {
-        return;
-    }
-    let at = MonotonicClock.now();
-    let read = async {
-        let mut paths = client.flows(Family::V4).await?;
-        paths.extend(client.flows(Family::V6).await?);
-        Ok::<_, Error>((paths, client.unicast(prefixes).await?))
-    };
-    // The keeper waits for a sign of life meanwhile.
-    match tokio::time::timeout(LIST_MAX, read).await.unwrap_or(Err(Error::Silent)) {
-        Ok((paths, unicast)) => lock(shared).listed = Some(Listed { at, paths, unicast }),
-        Err(why) => tracing::warn!(%why, "the BGP speaker does not list routes"),
     }
 }
 

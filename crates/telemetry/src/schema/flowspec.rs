@@ -80,8 +80,15 @@ pub(crate) const METRICS: &[Metric] = &[
         &["peer"],
         |s, out| imports(s, |of| out(&[&of.peer], (of.rules.len() as u64).into())),
     ),
+    gauge(
+        "flowspec_import_heard",
+        "",
+        "1 while the speaker lists what the router sends; absent without the key import.",
+        &["peer"],
+        |s, out| imports(s, |of| out(&[&of.peer], of.heard.into())),
+    ),
     counter(
-        "flowspec_imported_refused",
+        "flowspec_imported_rejected",
         "routes",
         "Routes of a router that did not become rules, by reason.",
         &["peer", "reason"],
@@ -108,7 +115,7 @@ pub(crate) const METRICS: &[Metric] = &[
         |s, out| rules(s, |peer, rule| out(&[peer, &rule.rule], rule.bytes.into())),
     ),
     counter(
-        "flowspec_imported_dropped",
+        "flowspec_imported_refused",
         "packets",
         "Of these, packets above the rule's rates; in shadow mode they passed.",
         &["peer", "rule"],

@@ -86,6 +86,7 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("flowspec_routes", Itself(EVENT)),
     ("flowspec_route_rate_per_second", Itself(EVENT)),
     ("flowspec_imported_rules", Itself(EVENT)),
+    ("flowspec_import_heard", Itself(EVENT)),
     ("router_connections", Itself("what found no room is a counter")),
     ("router_destinations", Itself(NUMBER)),
     ("router_flash_crowd", Sum("router_flash_crowd_seconds_total")),

@@ -575,8 +575,10 @@ fn import() -> ImportState {
         peer: "r1".into(),
         shadow: false,
         heard: true,
+        problem: String::new(),
         rules: vec![
             rule("to 192.0.2.11/32 protocol 17 port 53", None, Some(257_000.0), 4500),
+            rule("to 192.0.2.11/32 protocol 6 port 443", None, None, 0),
             rule("to 192.0.2.0/24", Some(20.0), Some(1_000.0), 0),
         ],
         refused: vec![RefusedRoutes { reason: "no-route".into(), count: 2 }],

@@ -154,6 +154,12 @@ impl Daemon {
         descendants(self.child.id())
     }
 
+    /// Waits until it ends by itself.
+    #[allow(dead_code, reason = "not every program of tests needs it")]
+    pub(crate) fn ended(mut self) {
+        wait_for("the daemon ends", || self.child.try_wait().unwrap());
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

@@ -565,6 +565,22 @@ impl What {
             Self::PinsMade { path } => {
                 format!("pins below {path} were removed by somebody else and are made again")
             }
+            Self::RouteAnnounced { .. }
+            | Self::RouteWithdrawn { .. }
+            | Self::RuleImported { .. }
+            | Self::MoreRulesImported { .. }
+            | Self::RoutesUnlisted { .. }
+            | Self::RulesEnded { .. } => self.of_routers(),
+            Self::Started { version, took_over: true } => format!("tidegate {version} took over"),
+            Self::Started { version, .. } => format!("tidegate {version} started"),
+            Self::Stopped { kept: true } => "stopped; hooks and limits stay for the next".into(),
+            Self::Stopped { .. } => "stopped; everything passes".into(),
+        }
+    }
+
+    /// What routers are told, and what they tell; else nothing.
+    fn of_routers(&self) -> String {
+        match self {
             Self::RouteAnnounced { service, route, rate, why, shadow } => {
                 let done = if *shadow { "would be told" } else { "are told" };
                 format!("{service}: routers {done} {rate} {route}: {why}")
@@ -586,10 +602,7 @@ impl What {
             Self::RulesEnded { peer, count, .. } => {
                 format!("{count} rule(s) of the router {peer} ended")
             }
-            Self::Started { version, took_over: true } => format!("tidegate {version} took over"),
-            Self::Started { version, .. } => format!("tidegate {version} started"),
-            Self::Stopped { kept: true } => "stopped; hooks and limits stay for the next".into(),
-            Self::Stopped { .. } => "stopped; everything passes".into(),
+            _ => String::new(),
         }
     }
 }

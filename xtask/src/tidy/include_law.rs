@@ -18,7 +18,7 @@ const ANY: &str = "";
 const ABI: &str = "bpf/abi/";
 const KERNEL: &str = "bpf/vmlinux/";
 
-const LAW: [Row; 19] = [
+const LAW: [Row; 20] = [
     Row {
         folder: "policy/contract",
         ours: &["policy/contract/", "policy/reasons.def"],
@@ -58,8 +58,21 @@ const LAW: [Row; 19] = [
         system: &["bpf/"],
     },
     Row {
+        folder: "bpf/import",
+        ours: &["bpf/import/", "bpf/packet/", ABI, "policy/"],
+        system: &["bpf/"],
+    },
+    Row {
         folder: "bpf/syn",
-        ours: &["bpf/syn/", "bpf/reply/", "bpf/track/", "bpf/packet/", ABI, "policy/"],
+        ours: &[
+            "bpf/syn/",
+            "bpf/reply/",
+            "bpf/track/",
+            "bpf/import/",
+            "bpf/packet/",
+            ABI,
+            "policy/",
+        ],
         system: &["bpf/"],
     },
     Row {
@@ -84,6 +97,7 @@ const LAW: [Row; 19] = [
         folder: "bpf/hook",
         ours: &[
             "bpf/router/",
+            "bpf/import/",
             "bpf/request/",
             "bpf/syn/",
             "bpf/reply/",

@@ -47,7 +47,7 @@ fn table(rules: Vec<ImportedRule>) -> Imported {
 /// One service on port 80; a source is never refused anything.
 fn plan() -> Plan {
     let mut plan = plans::importing(plans::plan(vec![plans::service("shop", &["*:80"])]));
-    plan.config.never_shed.sources = vec![net("203.0.113.9/32"), net("2001:db8:9::/48")];
+    plan.config.exempt.sources = vec![net("203.0.113.9/32"), net("2001:db8:9::/48")];
     plan
 }
 

@@ -6,7 +6,8 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use std::net::Ipv4Addr;
 use tidegate_config::{
     BucketConfig, Config, ControlledResource, FlowspecConfig, ImportConfig, PolicyConfig, Refusal,
-    RequestsConfig, RouteUnit, RouterConfig, RuleAction, RuleConfig, ServiceConfig, SpeakerKind, Tables,
+    RequestsConfig, RouteUnit, RouterConfig, RuleAction, RuleConfig, ServiceConfig, SpeakerKind,
+    Tables,
 };
 use tidegate_model::{Listen, Mode};
 use tidegate_policy::{Action, Policy};

@@ -145,14 +145,14 @@ impl Flowspec {
 
     fn spare(&mut self, config: &Config) {
         if let Some(import) = &mut self.import {
-            let mut ports = [&config.never_shed.ports[..], &self.ssh].concat();
+            let mut ports = [&config.exempt.ports[..], &self.ssh].concat();
             ports.sort_unstable();
             ports.dedup();
             import.spare(ports);
         }
     }
 
-    /// Rules touch these ports no more than those of `never_shed`.
+    /// Rules touch these ports no more than those of `exempt`.
     pub(crate) fn never_limit(&mut self, ports: &[u16]) {
         self.ssh = ports.to_vec();
         if let Some(import) = &mut self.import {

@@ -251,11 +251,6 @@ impl Owner {
         left
     }
 
-    /// No rule of a router touches these ports of ssh, whatever services listen on other addresses.
-    pub fn never_limit(&mut self, ports: &[u16]) {
-        self.remote.flowspec.never_limit(ports);
-    }
-
     /// Begins to speak with the peers of the configuration, and serves its gateways.
     pub fn join_peers(&mut self) {
         self.senses.join(&self.intent.config);

@@ -339,7 +339,8 @@ fn build(
         kept,
         keeper: Some(keeper),
     });
-    owner.never_limit(&ssh.ports);
+    // Also where a service has such a port on another address.
+    owner.remote.flowspec.never_limit(&ssh.ports);
     Ok(Started { owner, snapshots, socket, group, clock, ssh, lock: None, reached: None })
 }
 

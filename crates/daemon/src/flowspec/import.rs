@@ -39,7 +39,7 @@ pub(crate) struct Import {
     config: ImportConfig,
     /// All routers of the speaker.
     peers: Vec<IpAddr>,
-    /// Ports that are never shed.
+    /// Ports that are exempt.
     never: Vec<u16>,
     /// What the last list made.
     table: Arc<Table>,

@@ -152,10 +152,10 @@ fn rules_that_cannot_be_ended_are_told() {
 }
 
 #[test]
-fn ports_of_ssh_and_never_shed_ones_are_told_with_the_rules() {
+fn ports_of_ssh_and_exempt_ones_are_told_with_the_rules() {
     let text = |ports: &str| {
         format!(
-            "interfaces: [{{name: eth0}}]\nnever_shed: {{ports: [{ports}]}}\nservices:\n  git: {{mode: enforce, \
+            "interfaces: [{{name: eth0}}]\nexempt: {{ports: [{ports}]}}\nservices:\n  git: {{mode: enforce, \
              listen: [\"192.0.2.12:22\"]}}\nflowspec:\n  speaker: gobgp\n  as: 65001\n  router_id: 192.0.2.11\n  \
              peers: {{r: {{address: 192.0.2.1, local: 192.0.2.11, as: 65001}}}}\n  \
              import: {{peer: r, mode: enforce, prefixes: [192.0.2.0/24]}}\n"

@@ -2,11 +2,12 @@
 /*
  * The parser: a cursor and one function per header, which checks, advances and
  * tells what follows. It ends at TCP. Everything that is not understood has a
- * reason and passes; of some of it more is told (other.h). After it, every integer is in host order, except
- * addresses. A hook defines TG_LOAD_BYTES, the helper that reads its frame, and
- * wraps the parser into a function of its own that is not static: the verifier
- * looks at such a function once, instead of following each way through the
- * parser to the end of the program.
+ * reason and passes; for imported rules other.h tells more of it. After the
+ * parser every integer is in host order, except addresses. A hook defines
+ * TG_LOAD_BYTES, the helper that reads its frame, and wraps the parser into a
+ * function of its own that is not static: the verifier looks at such a function
+ * once, instead of following each way through the parser to the end of the
+ * program.
  */
 #ifndef TG_PARSE_H
 #define TG_PARSE_H
@@ -240,7 +241,7 @@ static __always_inline int tg_walk_tcp(struct tg_walk *w, struct tg_packet *p)
 	return tg_read_tcp(&tcp, w->left, p, w->fragment);
 }
 
-/* Behind the headers, or where they end early: told if it is not one of them. */
+/* The walk has ended: `w->next` is told if it is no extension header. */
 static __always_inline int tg_walk_other(struct tg_walk *w,
 					 struct tg_packet *p, int reason)
 {

@@ -8,7 +8,7 @@
 
 #include "parse.h"
 
-/* What a hook makes of what the parser says. */
+/* A hook may look at what the parser has not understood, and change the reason. */
 #ifndef TG_PARSED
 #define TG_PARSED(skb, p, reason) (reason)
 #endif

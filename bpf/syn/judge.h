@@ -314,8 +314,8 @@ tg_judge(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
 	__u64 now_ns;
 
 	if (reason)
-		return reason == TG_IMPORT_REFUSED ? TG_ACTION_DROP :
-						     tg_pass(reason);
+		return settings.import && reason == TG_IMPORT_REFUSED ?
+			TG_ACTION_DROP : tg_pass(reason);
 	if (tg_classification(&view))
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	kinds = tg_port(&view, p->dport);

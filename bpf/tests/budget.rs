@@ -45,7 +45,7 @@ fn plan(trust_dscp: bool) -> Plan {
     plan
 }
 
-/// What the ingress hooks take of those who import no rules: they do not pay for them.
+/// What the ingress hooks take of those who import no rules.
 fn measure_without_import(compiler: &str) -> Budgets {
     let mut plan = plan(true);
     plan.config.flowspec = None;

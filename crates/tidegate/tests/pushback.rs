@@ -28,6 +28,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tidegate_api::client::{Client, TIMEOUT_DEFAULT};
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_control::fleet::remote::K;
 use tidegate_model::record::What;
@@ -362,6 +363,7 @@ fn a_router_that_is_not_ours_has_the_route_of_an_overloaded_server_and_loses_it(
     let flowspec = || server.snapshot().unwrap().flowspec.unwrap();
     wait_for("the session is up", || (flowspec().peers[0].up == Some(true)).then_some(()));
     assert!(bird.flows().is_empty() && flowspec().up, "{:?}", flowspec());
+    an_import_needs_a_start(&star, &server);
 
     let overload = connections(&star, ROUTED);
     bird.until("the exact route", true);
@@ -401,6 +403,22 @@ fn a_router_that_is_not_ours_has_the_route_of_an_overloaded_server_and_loses_it(
         !stat.is_empty() && !stat.contains(") Z ")
     };
     wait_for("no process of it", || (!processes.iter().any(runs)).then_some(()));
+}
+
+/// Hooks that look for rules are loaded with the privileges of a start; nothing changes.
+fn an_import_needs_a_start(star: &Star, server: &Daemon) {
+    let config = star.path("s.yaml");
+    let (text, flowspec) = (fs::read_to_string(&config).unwrap(), || server.snapshot()?.flowspec);
+    let started = flowspec().unwrap().started;
+    let import = "  import: {peer: r, mode: shadow, prefixes: [10.80.1.0/24]}\n  between:";
+    fs::write(&config, text.replace("  between:", import)).unwrap();
+    let mut client = Client::connect(&server.socket, TIMEOUT_DEFAULT).unwrap();
+    let refused = client.ask(&Request::Reload { path: None }).unwrap_err().to_string();
+    assert!(refused.starts_with("nothing was changed"), "{refused}");
+    assert!(refused.contains("to begin with flowspec.import, start it anew"), "{refused}");
+    fs::write(&config, text).unwrap();
+    let after = flowspec().unwrap();
+    assert!(after.import.is_none() && after.started == started, "{after:?}");
 }
 
 /// The router's rules for the server: 250 datagrams per second, of 1,028 bytes or of IPv6, and 20 first packets of
@@ -489,6 +507,19 @@ impl<'a> Offer<'a> {
         assert!(came + 20 >= sent, "{what}: {came} of {sent}");
     }
 
+    fn until_all_pass(&self, what: &str, to: &'static str) {
+        wait_for(what, || {
+            let (sent, came, _) = self.send(1, to);
+            (came + 20 >= sent).then_some(())
+        });
+    }
+
+    /// Whether the rule for IPv6 holds, 250 per second.
+    fn is_limited(&self) -> bool {
+        let (sent, came, time) = self.send(1, TO6);
+        came + 20 < sent && came as f64 <= 275.0 * time.as_secs_f64() + 20.0
+    }
+
     /// Within 5 % of 250 per second pass, and the counters agree.
     fn holds(
         &self,
@@ -540,13 +571,15 @@ fn rules_of_a_router_hold_at_the_interface_and_end_with_their_routes() {
     offer.all_pass("withdrawn");
     bird.switch("enable", "rules");
     rules(3);
-    let Some(Reply::History { events, .. }) = server.ask(&Request::History {}) else { panic!() };
-    let said = events.iter().map(|event| event.what.sentence()).collect::<Vec<_>>().join("\n");
     for wanted in [
         "the router r lets 257000 bytes/s to 10.81.1.2/32 protocol 17 port 9 pass",
-        "2 rule(s) of the router r ended",
+        "rule(s) of the router r ended",
     ] {
-        assert!(said.contains(wanted), "{wanted}: {said}");
+        wait_for(wanted, || {
+            let reply = server.ask(&Request::History {})?;
+            let Reply::History { events, .. } = reply else { return None };
+            events.iter().any(|event| event.what.sentence().contains(wanted)).then_some(())
+        });
     }
 
     let killed = MonotonicClock.now();
@@ -562,33 +595,47 @@ fn rules_of_a_router_hold_at_the_interface_and_end_with_their_routes() {
     rules_follow_the_daemon(&offer, server);
 }
 
-/// A reload ends the import, and a take-over begins it; after SIGKILL the lease ends its rules.
+/// A reload ends the rules, and a take-over begins them anew; after SIGKILL the lease ends them.
 fn rules_follow_the_daemon(offer: &Offer<'_>, before: Daemon) {
     let config = offer.star.path("s.yaml");
     let text = fs::read_to_string(&config).unwrap();
     let without: Vec<_> = text.lines().filter(|line| !line.contains("import:")).collect();
     let without = without.join("\n").replace("  peers:", "  export: [{service: shop}]\n  peers:");
     let import = |of: &Daemon| of.snapshot()?.flowspec?.import;
-    fs::write(&config, &without).unwrap();
-    let done = before.ask(&Request::Reload { path: None });
-    assert!(matches!(done, Some(Reply::Reload { .. })), "it needs no privileges: {done:?}");
-    assert!(import(&before).is_none());
-    wait_for("a reload ends them with the next round", || {
-        let (sent, came, _) = offer.send(1, TO4);
-        (came + 20 >= sent).then_some(())
+    let reload = |of: &Daemon, text: &str| {
+        fs::write(&config, text).unwrap();
+        let done = of.ask(&Request::Reload { path: None });
+        assert!(matches!(done, Some(Reply::Reload { .. })), "it needs no privileges: {done:?}");
+    };
+    let succeed = |before: Daemon| {
+        let server = offer.star.launch("s", before.socket.clone(), &text);
+        before.ended();
+        let began = MonotonicClock.now();
+        wait_for("the rules", || import(&server).filter(|of| of.rules.len() == 3));
+        eprintln!("rules {} after a take-over", MonotonicClock.now().since(began));
+        server
+    };
+    let server = succeed(before);
+    wait_for("rules of a successor hold", || offer.is_limited().then_some(()));
+    reload(&server, &text.replace("peer: r, mode: enforce", "peer: r, mode: shadow"));
+    assert!(import(&server).is_some_and(|of| of.shadow));
+    offer.until_all_pass("the reload ends the rules", TO6);
+    wait_for("rules in shadow count and drop nothing", || {
+        let (sent, came, _) = offer.send(1, TO6);
+        let counted = import(&server)?.rules.iter().any(|rule| rule.refused > 0);
+        (counted && came + 20 >= sent).then_some(())
     });
 
-    let server = offer.star.launch("s", before.socket.clone(), &text);
-    before.ended();
-    wait_for("the rules", || import(&server).filter(|of| of.rules.len() == 3));
+    let server = succeed(server);
+    reload(&server, &without);
+    assert!(import(&server).is_none());
+    offer.until_all_pass("a reload ends them with the next round", TO4);
+
+    let server = succeed(server);
     let killed = MonotonicClock.now();
     server.kill();
-    let (sent, came, _) = offer.send(1, TO6);
-    assert!(2 * came < sent, "the lease still holds: {came} of {sent}");
-    wait_for("rules end with the lease", || {
-        let (sent, came, _) = offer.send(1, TO6);
-        (came + 20 >= sent).then_some(())
-    });
+    assert!(offer.is_limited(), "the lease still holds");
+    offer.until_all_pass("rules end with the lease", TO6);
     let took = MonotonicClock.now().since(killed);
     eprintln!("all passes {took} after the daemon was killed");
     assert!(took <= Nanos::from_secs(13), "{took}");

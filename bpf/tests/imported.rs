@@ -56,7 +56,19 @@ fn loaded() -> TestPlane {
     TestPlane::load(&plan()).unwrap()
 }
 
+/// With a lease that is whole, however slow the machine is.
 fn dropped(plane: &TestPlane, hook: TestHook, packet: &Packet) -> bool {
+    plane.set_lease(MonotonicClock.now()).unwrap();
+    judged_drop(plane, hook, packet)
+}
+
+/// The same of a packet that was merged: segments, and bytes of each.
+fn is_merged_dropped(plane: &TestPlane, packet: &Packet, merged: (u32, u32)) -> bool {
+    plane.set_lease(MonotonicClock.now()).unwrap();
+    plane.is_merged_dropped(&packet.bytes(), merged).unwrap()
+}
+
+fn judged_drop(plane: &TestPlane, hook: TestHook, packet: &Packet) -> bool {
     match plane.run(hook, &packet.bytes()).unwrap().outcome {
         Outcome::Drop => true,
         Outcome::Pass => false,
@@ -243,7 +255,7 @@ fn nothing_is_dropped_that_must_pass() {
     assert!(!hit(&plane), "the kill switch");
     plane.release(false).unwrap();
     plane.set_lease(Nanos::ZERO).unwrap();
-    assert!(!hit(&plane), "the lease");
+    assert!(!judged_drop(&plane, TestHook::Xdp, &v4().udp(9, 53)), "the lease");
     assert_eq!(counted(&plane), before, "neither counts");
     plane.heartbeat().unwrap();
     assert!(hit(&plane));
@@ -438,15 +450,15 @@ fn merged_packets_count_one_by_one() {
     for (generation, (what, packet, merged, expected)) in (1..).zip(cases) {
         let rules = rules().map(|(net, slot)| ImportedRule { generation, ..rule(slot, net, 1e6) });
         plane.set_imported(&table(rules.collect())).unwrap();
-        assert!(!plane.is_merged_dropped(&packet.bytes(), merged).unwrap(), "{what}");
+        assert!(!is_merged_dropped(&plane, packet, merged), "{what}");
         let hits = plane.imported_hits().unwrap();
         let found = hits.iter().fold((0, 0), |all, one| (all.0 + one.packets, all.1 + one.bytes));
         assert_eq!(found, expected, "{what}");
     }
     // Of what has no header that is known, only the number.
-    plane.set_imported(&table(vec![rule(0, "192.0.2.0/24", 1.0)])).unwrap();
-    assert!(!plane.is_merged_dropped(&later.bytes(), (3, 0)).unwrap());
-    assert!(plane.is_merged_dropped(&later.bytes(), (3, 0)).unwrap(), "the rate is of packets");
+    plane.set_imported(&table(vec![rule(0, "192.0.2.0/24", 0.1)])).unwrap();
+    assert!(!is_merged_dropped(&plane, &later, (3, 0)));
+    assert!(is_merged_dropped(&plane, &later, (3, 0)), "the rate is of packets");
 }
 
 #[test]
@@ -468,10 +480,12 @@ fn a_rule_without_a_rate_lets_pass_and_counts() {
 fn the_lease_ends_rules_by_and_by() {
     let mut plane = loaded();
     plane.set_imported(&table(vec![rule(0, "192.0.2.0/24", 0.0)])).unwrap();
-    let now = MonotonicClock.now();
     let share = |age: Nanos| {
-        plane.set_lease(now.since(age)).unwrap();
-        (0..400).filter(|_| dropped(&plane, TestHook::Tc, &v4().udp(9, 53))).count()
+        let judged = |_: &i32| {
+            plane.set_lease(MonotonicClock.now() - age).unwrap();
+            judged_drop(&plane, TestHook::Tc, &v4().udp(9, 53))
+        };
+        (0..400).filter(judged).count()
     };
     assert_eq!(share(Nanos::from_millis(2_000)), 400, "whole");
     let half = share(Nanos::from_millis(6_500));

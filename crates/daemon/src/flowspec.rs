@@ -9,6 +9,7 @@
 //!
 //! The same speaker brings the routes of a router that are enforced here ([`import`]).
 
+mod events;
 mod import;
 mod lister;
 mod speaker;
@@ -53,6 +54,8 @@ pub(crate) struct Flowspec {
     ssh: Vec<u16>,
     /// No import, and the hooks have no rules: not even those of an earlier process.
     cleared: bool,
+    /// Why they have; empty: it is done.
+    uncleared: String,
 }
 
 /// Who is told.
@@ -218,20 +221,37 @@ impl Flowspec {
 
     /// A round of the import.
     pub(crate) fn enforce(&mut self, now: Nanos, plane: &mut (impl Outlet + ?Sized)) {
-        let news = match &self.teller {
-            Teller::Routers(handle) => handle.news(),
-            Teller::Nobody | Teller::Shadow(_) => None,
-        };
-        match &mut self.import {
-            Some(import) => {
-                self.cleared = false;
-                import.tick(now, news, plane);
-                self.events.extend(import.events());
-            }
+        let Some(import) = &mut self.import else {
             // Hooks that are loaded for an import may be there for a while.
-            None if self.cleared => {}
-            None => self.cleared = plane.clear_imported().is_ok(),
-        }
+            if !self.cleared {
+                self.clear(plane);
+            }
+            return;
+        };
+        let (news, session) = match &self.teller {
+            Teller::Routers(handle) => (handle.news(), handle.has_session(import.router())),
+            Teller::Nobody | Teller::Shadow(_) => (None, None),
+        };
+        self.cleared = false;
+        self.uncleared.clear();
+        import.meet(now, session);
+        import.tick(now, news, plane);
+        self.events.extend(import.events(now));
+    }
+
+    fn clear(&mut self, plane: &mut (impl Outlet + ?Sized)) {
+        let cleared = plane.clear_imported();
+        self.cleared = cleared.is_ok();
+        self.uncleared = match cleared {
+            Ok(()) => String::new(),
+            Err(why) => format!("rules of an earlier import hold on, though there is none: {why}"),
+        };
+    }
+
+    /// The successor did not come, and may have written rules of its own.
+    pub(crate) fn resume(&mut self) {
+        self.cleared = false;
+        self.import.iter_mut().for_each(Import::resume);
     }
 
     fn note(&mut self, change: &Change, why: Option<String>) {
@@ -286,9 +306,10 @@ impl Flowspec {
 
     /// What is wrong: a subject and a sentence.
     pub(crate) fn problems(&self) -> Option<(String, String)> {
-        let problem = self.problem(self.told());
-        let import = self.import.as_ref().map(Import::problem).filter(|text| !text.is_empty());
-        problem.or(import.map(str::to_owned)).map(|text| (SUBJECT.to_owned(), text))
+        let said = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let import = || said(self.import.as_ref()?.problem());
+        let problem = said(&self.uncleared).or_else(|| self.problem(self.told())).or_else(import);
+        problem.map(|text| (SUBJECT.to_owned(), text))
     }
 
     fn problem(&self, told: Told) -> Option<String> {

@@ -287,6 +287,7 @@ impl Owner {
         }
         // What cannot be put back is told, and tried again.
         let _ = self.go_back();
+        self.remote.flowspec.resume();
         self.last_tick = None;
         self.publish(now);
     }

@@ -329,12 +329,15 @@ pub enum What {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         shadow: bool,
     },
-    /// So many more in the same moment, with no name.
+    /// So many more, with no name.
     MoreRulesImported {
         /// Name of the router.
         peer: String,
         /// How many.
         count: u64,
+        /// Within so long; without it all now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        within: Option<Nanos>,
         /// They are only counted.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         shadow: bool,
@@ -352,6 +355,9 @@ pub enum What {
         peer: String,
         /// How many.
         count: u64,
+        /// Within so long; without it all now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        within: Option<Nanos>,
         /// They were only counted.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         shadow: bool,
@@ -593,18 +599,26 @@ impl What {
                 let done = if *shadow { "would let" } else { "lets" };
                 format!("the router {peer} {done} {rate} {rule} pass")
             }
-            Self::MoreRulesImported { peer, count, .. } => {
-                format!("{count} more rule(s) of the router {peer} begin or change")
+            Self::MoreRulesImported { peer, count, within, .. } => {
+                format!(
+                    "{count} more rule(s) of the router {peer} begin or change{}",
+                    past(*within)
+                )
             }
             Self::RoutesUnlisted { peer, why } => {
                 format!("routes of the router {peer} are not known: {why}")
             }
-            Self::RulesEnded { peer, count, .. } => {
-                format!("{count} rule(s) of the router {peer} ended")
+            Self::RulesEnded { peer, count, within, .. } => {
+                format!("{count} rule(s) of the router {peer} ended{}", past(*within))
             }
             _ => String::new(),
         }
     }
+}
+
+/// For a number that is told late.
+fn past(within: Option<Nanos>) -> String {
+    within.map(|within| format!(" in the last {:.0} s", within.as_secs_f64())).unwrap_or_default()
 }
 
 impl By {

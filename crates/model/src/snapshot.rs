@@ -99,7 +99,7 @@ pub struct ImportState {
     /// Nothing is dropped, only counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shadow: bool,
-    /// Whether the speaker lists what the router sends.
+    /// Whether the router has a session and the speaker lists what it sends.
     pub heard: bool,
     /// What is wrong, in a sentence; empty: nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -7,6 +7,7 @@
 //!  router ═ BGP ═ gobgpd ─► thread: a list each second ─► Importer ─► rules ─► hooks ─► hit counters
 //! ```
 
+use super::events::{Cause, Events};
 use super::lister::{News, Table};
 use crate::outlet::Outlet;
 use std::collections::BTreeMap;
@@ -22,14 +23,12 @@ use tidegate_units::{Nanos, Rate};
 
 /// Without a list for so long all rules end.
 const LIST_MAX: Nanos = Nanos::from_secs(3);
-/// After a longer pause somebody else may have written rules: a successor that did not come.
-const PAUSE_MAX: Nanos = Nanos::from_secs(2);
+/// Without a session for so long something is wrong: GoBGP tries again after 5 s.
+const SESSION_MAX: Nanos = Nanos::from_secs(10);
 /// How often counters are read.
 const COUNT_EVERY: Nanos = Nanos::SECOND;
 /// After a failed write it waits so long.
 const AGAIN: Nanos = Nanos::SECOND;
-/// Most rules of one change that the history names; the others are a number.
-const NAMED_MAX: usize = 16;
 
 /// Slot and generation of a rule, as the hooks count it.
 type Place = (u16, u32);
@@ -37,6 +36,7 @@ type Place = (u16, u32);
 /// The rules of a router.
 pub(crate) struct Import {
     config: ImportConfig,
+    router: IpAddr,
     /// All routers of the speaker.
     peers: Vec<IpAddr>,
     /// Ports that are exempt.
@@ -53,21 +53,25 @@ pub(crate) struct Import {
     /// Added to generations: counters of an earlier process are of other rules.
     first: u32,
     counted: Nanos,
-    last: Nanos,
-    /// Why there is no list, why rules are not written, why they are not counted; empty: it is done.
+    /// Since when there is no session; `None`: there is one, or it is not known.
+    alone: Option<Nanos>,
+    /// Why there is no list, no session, why rules are not written, why they are not counted; empty: it is done.
     unlisted: String,
+    unheard: String,
     unwritten: String,
     uncounted: String,
-    events: Vec<What>,
+    events: Events,
 }
 
 impl Import {
     /// Without rules. `None`: nothing is imported, or the router is not known.
     pub(crate) fn new(of: &FlowspecConfig) -> Option<Self> {
         let config = of.import.clone()?;
-        of.peers.iter().find(|peer| peer.name == config.peer)?;
+        let router = of.peers.iter().find(|peer| peer.name == config.peer)?.address;
+        let events = Events::new(&config.peer, config.mode == Mode::Shadow);
         Some(Self {
             config,
+            router,
             peers: of.peers.iter().map(|peer| peer.address).collect(),
             never: Vec::new(),
             table: Arc::default(),
@@ -77,11 +81,12 @@ impl Import {
             hits: BTreeMap::new(),
             first: 0,
             counted: Nanos::ZERO,
-            last: Nanos::ZERO,
+            alone: None,
             unlisted: String::new(),
+            unheard: String::new(),
             unwritten: String::new(),
             uncounted: String::new(),
-            events: Vec::new(),
+            events,
         })
     }
 
@@ -97,6 +102,27 @@ impl Import {
         self.never.dedup();
     }
 
+    /// Whose rules they are.
+    pub(crate) const fn router(&self) -> IpAddr {
+        self.router
+    }
+
+    /// Somebody else may have written rules, or ended them: a successor that did not come.
+    pub(crate) fn resume(&mut self) {
+        self.in_force = None;
+    }
+
+    /// Whether the router has a session; `None`: it is not known.
+    pub(crate) fn meet(&mut self, now: Nanos, session: Option<bool>) {
+        self.alone = (session == Some(false)).then(|| self.alone.unwrap_or(now));
+        if self.alone.is_none_or(|since| now.since(since) < SESSION_MAX) {
+            self.unheard.clear();
+        } else if self.unheard.is_empty() {
+            self.unheard = format!("there is no session with the router {}", self.config.peer);
+            self.events.unlisted(now, Cause::Session, "there is no session");
+        }
+    }
+
     /// A round: takes a list if there is one, and tells the hooks what has changed.
     pub(crate) fn tick(
         &mut self,
@@ -108,10 +134,9 @@ impl Import {
             self.first = (now.0 / Nanos::from_millis(1).0) as u32;
         }
         self.hear(now, news);
-        let (wanted, paused) = (self.wanted(), now.since(self.last) >= PAUSE_MAX);
-        self.last = now;
+        let wanted = self.wanted();
         let again = self.failed.is_none_or(|at| now.since(at) >= AGAIN);
-        if again && (paused || self.in_force.as_ref() != Some(&wanted)) {
+        if again && self.in_force.as_ref() != Some(&wanted) {
             self.failed = None;
             self.write(now, wanted, plane);
         }
@@ -128,9 +153,9 @@ impl Import {
                 (self.heard, self.table, ended) = (Some(at), table, false);
                 self.unlisted.clear();
             }
-            Some(News::Failed(why)) => self.fail(why),
+            Some(News::Failed(why)) => self.fail(now, Cause::List, why),
             Some(News::Ended(why)) => {
-                self.fail(why);
+                self.fail(now, Cause::Speaker, why);
                 ended = true;
             }
             None => {}
@@ -143,10 +168,9 @@ impl Import {
         }
     }
 
-    fn fail(&mut self, why: String) {
+    fn fail(&mut self, now: Nanos, cause: Cause, why: String) {
         if self.unlisted != why {
-            let peer = self.config.peer.clone();
-            self.tell(vec![What::RoutesUnlisted { peer, why: why.clone() }]);
+            self.events.unlisted(now, cause, &why);
             self.unlisted = why;
         }
     }
@@ -155,7 +179,7 @@ impl Import {
         match plane.set_imported(&wanted) {
             Ok(()) => {
                 self.unwritten.clear();
-                self.note(&wanted);
+                self.note(now, &wanted);
                 self.in_force = Some(wanted);
             }
             // Rules whose routes are gone must not hold on: rather none.
@@ -165,7 +189,7 @@ impl Import {
                 match plane.clear_imported() {
                     Ok(()) => {
                         let none = Imported::default();
-                        self.note(&none);
+                        self.note(now, &none);
                         self.in_force = Some(none);
                     }
                     Err(why) => {
@@ -219,48 +243,30 @@ impl Import {
     }
 
     /// What differs from what was in force.
-    fn note(&mut self, wanted: &Imported) {
+    fn note(&mut self, now: Nanos, wanted: &Imported) {
         let of = |imported: &Imported| -> BTreeMap<Place, String> {
             imported.rules.iter().map(|rule| ((rule.slot, rule.generation), rates(rule))).collect()
         };
         let before = self.in_force.as_ref().map(of).unwrap_or_default();
         let names = self.table.entries.iter().map(|entry| (self.place(entry), &entry.rule));
-        let names: BTreeMap<Place, _> = names.collect();
-        let (peer, shadow, after) = (&self.config.peer, wanted.shadow, of(wanted));
-        let changed: Vec<_> =
-            after.iter().filter(|(place, rate)| before.get(place) != Some(rate)).collect();
-        let named = changed.iter().take(NAMED_MAX).map(|(place, rate)| What::RuleImported {
-            peer: peer.clone(),
-            rule: names.get(place).map(ToString::to_string).unwrap_or_default(),
-            rate: (*rate).clone(),
-            shadow,
-        });
-        let mut events: Vec<What> = named.collect();
-        let more = changed.len().saturating_sub(NAMED_MAX) as u64;
-        if more > 0 {
-            events.push(What::MoreRulesImported { peer: peer.clone(), count: more, shadow });
+        let (names, after): (BTreeMap<Place, _>, _) = (names.collect(), of(wanted));
+        for (place, rate) in &after {
+            if before.get(place) != Some(rate) {
+                let rule = names.get(place).map(ToString::to_string).unwrap_or_default();
+                self.events.begin(now, rule, rate.clone());
+            }
         }
-        let gone = before.keys().filter(|key| !after.contains_key(*key)).count() as u64;
-        if gone > 0 {
-            events.push(What::RulesEnded { peer: peer.clone(), count: gone, shadow });
-        }
-        self.tell(events);
+        let gone = before.keys().filter(|key| !after.contains_key(*key)).count();
+        self.events.end(now, gone as u64);
     }
 
-    fn tell(&mut self, events: Vec<What>) {
-        for what in &events {
-            tracing::info!("{}", what.sentence());
-        }
-        self.events.extend(events);
-    }
-
-    pub(crate) fn events(&mut self) -> Vec<What> {
-        std::mem::take(&mut self.events)
+    pub(crate) fn events(&mut self, now: Nanos) -> Vec<What> {
+        self.events.take(now)
     }
 
     /// What is wrong, in a sentence; empty: nothing.
     pub(crate) fn problem(&self) -> &str {
-        let all = [&self.unwritten, &self.unlisted, &self.uncounted];
+        let all = [&self.unwritten, &self.unlisted, &self.unheard, &self.uncounted];
         all.into_iter().find(|problem| !problem.is_empty()).map_or("", |problem| problem)
     }
 
@@ -285,7 +291,7 @@ impl Import {
         ImportState {
             peer: self.config.peer.clone(),
             shadow: self.config.mode == Mode::Shadow,
-            heard: self.heard.is_some(),
+            heard: self.heard.is_some() && self.alone.is_none(),
             problem: self.problem().to_owned(),
             rules: entries.map(rule).collect(),
             refused: self.table.refused.clone(),

@@ -14,6 +14,9 @@ use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 /// How long all of a list may take: less than what the keeper waits for, with the call for sessions before it.
 const LIST_MAX: Duration = Duration::from_millis(500);
+/// A round of the speaker that takes so long without a list leaves no time for one: the keeper waits for a sign of
+/// life.
+const LATE: Nanos = Nanos::from_millis(500);
 /// After so many failures in a row lists are rare: their rules have ended by then.
 const FAILURES_MAX: u32 = 3;
 /// How rare.
@@ -69,12 +72,17 @@ impl Lister {
         })
     }
 
-    /// What routers have sent. `None`: the last ones have failed, and it is not time yet.
-    pub(crate) async fn list(&mut self, speaker: &mut Speaker) -> Option<News> {
+    /// What routers have sent. `began`: this round of the speaker. `None`: the last ones have failed, and it is not
+    /// time yet.
+    pub(crate) async fn list(&mut self, speaker: &mut Speaker, began: Nanos) -> Option<News> {
         let Speaker::GoBgp(client) = speaker else { return None };
         let at = MonotonicClock.now();
         if at < self.again {
             return None;
+        }
+        // No list was made, so none costs too much: it is tried again with the next round.
+        if is_late(began, at) {
+            return Some(News::Failed("the BGP speaker answers slowly".into()));
         }
         let read = async {
             let mut paths = client.flows(Family::V4, self.peer).await?;
@@ -121,6 +129,10 @@ impl Lister {
     }
 }
 
+fn is_late(began: Nanos, at: Nanos) -> bool {
+    at.since(began) >= LATE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,6 +169,26 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &same));
         let fewer = lister.decide(vec![path(2)], Vec::new());
         assert_eq!(fewer.entries.len(), 1);
+    }
+
+    #[test]
+    fn a_slow_speaker_is_not_asked_and_a_silent_one_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("api");
+        let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = tidegate_flowspec::gobgp::Client::connect(&socket).await.unwrap();
+            let (mut lister, mut speaker) = (lister(), Speaker::GoBgp(client));
+            let now = MonotonicClock.now();
+            let late = lister.list(&mut speaker, now - LATE).await;
+            let Some(News::Failed(why)) = late else { panic!("{late:?}") };
+            assert_eq!((why.as_str(), lister.failures), ("the BGP speaker answers slowly", 0));
+            let silent = lister.list(&mut speaker, MonotonicClock.now()).await;
+            let Some(News::Failed(why)) = silent else { panic!("{silent:?}") };
+            assert!(why.starts_with("the BGP speaker does not list routes"), "{why}");
+            assert_eq!(lister.failures, 1);
+        });
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::lister::{Lister, News};
 use super::{Done, Told};
 use rustix::fs::{Mode, OFlags, open};
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +22,6 @@ use tokio::sync::oneshot;
 const ROUND: Duration = Duration::from_millis(200);
 /// How often it is asked for its sessions.
 const SESSIONS_EVERY: Nanos = Nanos::SECOND;
-/// After a slower answer routes are not asked for.
-const SESSIONS_QUICK: Nanos = Nanos::from_millis(500);
 /// Without a sign of life from this process for so long the keeper ends the speaker.
 const KEEPER_LEASE: Nanos = Nanos::from_secs(3);
 /// The port of BGP.
@@ -88,10 +87,21 @@ impl Handle {
         lock(&self.shared).news.take()
     }
 
+    /// Whether this router has a session; `None`: it is not known.
+    pub(super) fn has_session(&self, router: IpAddr) -> Option<bool> {
+        let shared = lock(&self.shared);
+        let sessions = shared.told.sessions.as_ref().filter(|_| !self.has_failed())?;
+        Some(sessions.iter().any(|session| session.router == router))
+    }
+
+    fn has_failed(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
     pub(super) fn told(&self) -> Told {
         let shared = lock(&self.shared);
         let told = &shared.told;
-        if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+        if self.has_failed() {
             // Without its signs of life the keeper has ended the speaker.
             let problem = "the thread that keeps the BGP speaker has failed".into();
             return Told {
@@ -152,11 +162,8 @@ async fn keep(
             asked = now;
             // One that does not answer is ended by its next change, or by its hold time.
             sessions = speaker.sessions().await.unwrap_or_default();
-            // The keeper waits for a sign of life meanwhile.
-            let quick = MonotonicClock.now().since(asked) < SESSIONS_QUICK;
-            if quick
-                && let Some(lister) = &mut lister
-                && let Some(news) = lister.list(speaker).await
+            if let Some(lister) = &mut lister
+                && let Some(news) = lister.list(speaker, now).await
             {
                 lock(shared).news = Some(news);
             }

@@ -351,3 +351,37 @@ impl Service<hyper::Request<Body>> for Connection {
         Box::pin(self.0.send_request(request))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::speaker::{Helper, Kind};
+
+    fn options(receive: bool) -> Options {
+        let [address, local] = [1, 11].map(|last| IpAddr::from([192, 0, 2, last]));
+        let (password, ttl_security) = (None, false);
+        Options {
+            kind: Kind::GoBgp,
+            program: "gobgpd".into(),
+            helper: Helper { program: "keeper".into(), arguments: Vec::new() },
+            dir: "/run/bgp".into(),
+            own_as: 65001,
+            router_id: [192, 0, 2, 11].into(),
+            neighbors: vec![Neighbor { address, local, peer_as: 65002, password, ttl_security }],
+            port: 179,
+            hold_time_s: 9,
+            lease: Nanos::from_secs(3),
+            receive,
+        }
+    }
+
+    #[test]
+    fn only_who_imports_receives_and_it_is_bounded() {
+        let [alone, imports] = [false, true].map(|receive| configuration(&options(receive)));
+        assert_eq!(alone.matches("afi-safi-name").count(), 2);
+        assert!(alone.contains(TAKES_OWN) && !alone.contains("prefix-limit"), "{alone}");
+        assert_eq!(imports.matches("afi-safi-name").count(), 4);
+        assert_eq!(imports.matches("max-prefixes = 16384").count(), 4, "{imports}");
+        assert!(!imports.contains(TAKES_OWN), "{imports}");
+    }
+}

@@ -83,7 +83,7 @@ pub(crate) const METRICS: &[Metric] = &[
     gauge(
         "flowspec_import_heard",
         "",
-        "1 while the speaker lists what the router sends; absent without the key import.",
+        "1 while the router has a session and the speaker lists what it sends; absent without the key import.",
         &["peer"],
         |s, out| imports(s, |of| out(&[&of.peer], of.heard.into())),
     ),

@@ -3,8 +3,9 @@
 
 use crate::abi::{
     BucketCopy, BucketTotals, CLASSES_MAX, Chain, Conn, Counts, Doors, FLOW_WAYS, FlowSet,
-    FlowSources, FlowTimes, Origins, Pending, RULE_BUCKETS_MAX, RULES_MAX, ReasonCounts,
-    RequestChain, RuleCounts, SERVICES_MAX, SLOTS, SOURCE_WAYS, Source, SourceSet, Totals,
+    FlowSources, FlowTimes, IMPORT_RULES, ImportCounts, Origins, Pending, RULE_BUCKETS_MAX,
+    RULES_MAX, ReasonCounts, RequestChain, RuleCounts, SERVICES_MAX, SLOTS, SOURCE_WAYS, Source,
+    SourceSet, Totals,
 };
 use crate::{Error, lately};
 use std::net::IpAddr;
@@ -161,7 +162,9 @@ impl Plan {
         let rules = SERVICES_MAX * size_of::<ReasonCounts>()
             + RULE_BUCKETS_MAX * size_of::<BucketTotals>()
             + SLOTS as usize * RULES_MAX * size_of::<RuleCounts>();
-        (SERVICES_MAX * service + if self.has_rules() { rules } else { 0 }) as u64
+        // There is room for imported rules whether any are imported or not.
+        let all = SERVICES_MAX * service + IMPORT_RULES * size_of::<ImportCounts>();
+        (all + if self.has_rules() { rules } else { 0 }) as u64
     }
 
     /// Whether a service has request rules: then there are hooks for them.

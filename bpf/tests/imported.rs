@@ -550,6 +550,10 @@ fn a_rate_holds_within_five_percent_over_all_cpus() {
             // Full at its begin, a bucket holds 50 ms.
             let most = expected * (time.as_secs_f64() + 0.05);
             println!("{what}: {passed} of {most:.0} in {time}");
+            // The lease began to end meanwhile.
+            if time > Nanos::from_secs(2) {
+                return false;
+            }
             assert!((passed as f64) <= most + 2.0, "{what}: {passed} passed, {most} may");
             passed as f64 >= 0.95 * most
         });

@@ -79,10 +79,13 @@ impl Events {
         self.ended.add(now, count);
     }
 
-    pub(super) fn unlisted(&mut self, now: Nanos, cause: Cause, why: &str) {
-        if self.first(now, About::Unlisted(cause)) {
+    /// Routes are not known; whether that is an event now.
+    pub(super) fn unlisted(&mut self, now: Nanos, cause: Cause, why: &str) -> bool {
+        let first = self.first(now, About::Unlisted(cause));
+        if first {
             self.tell(What::RoutesUnlisted { peer: self.peer.clone(), why: why.into() });
         }
+        first
     }
 
     /// What was told since the last call, and numbers whose time has come.

@@ -23,8 +23,9 @@ use tidegate_units::{Nanos, Rate};
 
 /// Without a list for so long all rules end.
 const LIST_MAX: Nanos = Nanos::from_secs(3);
-/// Without a session for so long something is wrong: GoBGP tries again after 5 s.
-const SESSION_MAX: Nanos = Nanos::from_secs(10);
+/// Without a session for so long something is wrong. GoBGP tries again after 5 s, and a start takes 8 to 10 s until
+/// there is one.
+const SESSION_MAX: Nanos = Nanos::from_secs(20);
 /// How often counters are read.
 const COUNT_EVERY: Nanos = Nanos::SECOND;
 /// After a failed write it waits so long.
@@ -58,6 +59,9 @@ pub(crate) struct Import {
     /// Why there is no list, no session, why rules are not written, why they are not counted; empty: it is done.
     unlisted: String,
     unheard: String,
+    /// Whether that is an event: who fails again within ten minutes is one later.
+    told_unlisted: bool,
+    told_unheard: bool,
     unwritten: String,
     uncounted: String,
     events: Events,
@@ -84,6 +88,8 @@ impl Import {
             alone: None,
             unlisted: String::new(),
             unheard: String::new(),
+            told_unlisted: false,
+            told_unheard: false,
             unwritten: String::new(),
             uncounted: String::new(),
             events,
@@ -117,9 +123,9 @@ impl Import {
         self.alone = (session == Some(false)).then(|| self.alone.unwrap_or(now));
         if self.alone.is_none_or(|since| now.since(since) < SESSION_MAX) {
             self.unheard.clear();
-        } else if self.unheard.is_empty() {
+        } else if self.unheard.is_empty() || !self.told_unheard {
             self.unheard = format!("there is no session with the router {}", self.config.peer);
-            self.events.unlisted(now, Cause::Session, "there is no session");
+            self.told_unheard = self.events.unlisted(now, Cause::Session, "there is no session");
         }
     }
 
@@ -169,8 +175,8 @@ impl Import {
     }
 
     fn fail(&mut self, now: Nanos, cause: Cause, why: String) {
-        if self.unlisted != why {
-            self.events.unlisted(now, cause, &why);
+        if self.unlisted != why || !self.told_unlisted {
+            self.told_unlisted = self.events.unlisted(now, cause, &why);
             self.unlisted = why;
         }
     }

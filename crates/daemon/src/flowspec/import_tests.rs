@@ -233,7 +233,7 @@ fn a_router_without_a_session_is_a_problem_after_a_while() {
         world.import.meet(world.now, session);
         world.round(list)
     };
-    for _ in 0..10 {
+    for _ in 0..20 {
         // GoBGP tries again after 5 s, and the list is there and empty.
         let (list, problem) = (world.list(0), world.import.problem());
         assert_eq!(problem, "");
@@ -248,6 +248,19 @@ fn a_router_without_a_session_is_a_problem_after_a_while() {
     let list = world.list(2);
     assert_eq!(round(&mut world, Some(true), list).len(), 2);
     assert!(world.import.problem().is_empty() && world.import.state().heard);
+}
+
+/// It is an event as soon as ten minutes are over, and only once.
+#[test]
+fn a_session_that_is_lost_again_and_for_good_is_told() {
+    let mut world = World::new();
+    let mut told = Vec::new();
+    for second in 0..2000 {
+        world.import.meet(world.now, Some((60..100).contains(&second)));
+        let list = world.list(0);
+        told.extend(world.round(list).into_iter().map(|_| second));
+    }
+    assert_eq!(told, [20, 620]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use OverTime::{Itself, Sum};
 const AGE: &str = "an age: it tells itself since when";
 const EVENT: &str = "each change is an event of `tidegate history`";
 const EVENTS: &str = "changes are events of `tidegate history`, or are added up there";
+const UNHEARD: &str = "a failure that lasts is an event of `tidegate history`, one of a kind in ten minutes";
 const MINUTE: &str = "over a minute: no scrape misses what came";
 const MOMENT: &str = "a moment: it stays until the next";
 const NUMBER: &str = "a number that only grows";
@@ -87,7 +88,7 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("flowspec_routes", Itself(EVENT)),
     ("flowspec_route_rate_per_second", Itself(EVENT)),
     ("flowspec_imported_rules", Itself(EVENTS)),
-    ("flowspec_import_heard", Itself(EVENTS)),
+    ("flowspec_import_heard", Itself(UNHEARD)),
     ("router_connections", Itself("what found no room is a counter")),
     ("router_destinations", Itself(NUMBER)),
     ("router_flash_crowd", Sum("router_flash_crowd_seconds_total")),

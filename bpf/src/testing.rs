@@ -15,7 +15,8 @@ pub use crate::objects::Objects;
 use crate::objects::{self, Load, Variant};
 use crate::syscall::{self, Side, TestRun};
 use crate::{Error, Interface, Plan, abi, lately, namespace, read};
-use libbpf_rs::{MapCore, MapFlags, ProgramAttachType};
+use libbpf_rs::{MapCore, MapFlags, MapType, ObjectBuilder, ProgramAttachType};
+use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
@@ -444,6 +445,25 @@ impl TestPlane {
         map.update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
             .map_err(Error::map("tg_pending"))
     }
+}
+
+/// The maps of objects by their names: whether each CPU has its own, and the bytes of its values.
+///
+/// # Errors
+/// When an object cannot be read.
+pub fn maps_of(objects: &[Vec<u8>]) -> Result<BTreeMap<String, (bool, u64)>, Error> {
+    let failed = |source| Error::Load { object: "maps to look at".into(), source };
+    let mut maps = BTreeMap::new();
+    for object in objects {
+        let object = ObjectBuilder::default().open_memory(object).map_err(failed)?;
+        for map in object.maps() {
+            let each = map.map_type() == MapType::PercpuArray;
+            let value = u64::from(map.value_size()).next_multiple_of(8);
+            let name = map.name().to_string_lossy().into_owned();
+            maps.insert(name, (each, u64::from(map.max_entries()) * value));
+        }
+    }
+    Ok(maps)
 }
 
 impl Deref for TestPlane {

@@ -119,7 +119,11 @@ impl Subject<'_> {
         }
         match failing {
             // looked up before it is known whether the frame is judged at all
-            Call::Gauges if matches!(normal.counted, Counted::Passed(_)) => vec![normal.clone()],
+            Call::Limits | Call::LimitsOfService | Call::Gauges
+                if matches!(normal.counted, Counted::Passed(_)) =>
+            {
+                vec![normal.clone()]
+            }
             Call::Control | Call::Tables | Call::Limits | Call::LimitsOfService | Call::Gauges => {
                 vec![Self::passes(Reason::LookupFailed)]
             }
@@ -198,9 +202,9 @@ impl Subject<'_> {
     }
 }
 
-/// The first look at limits and at a policy's state only fetches them.
+/// The first look at a policy's state only fetches it.
 fn fetches(call: Call, before: &[Call]) -> bool {
-    matches!(call, Call::Limits | Call::LimitsOfService | Call::States) && !before.contains(&call)
+    call == Call::States && !before.contains(&call)
 }
 
 /// Nothing that would have passed is refused – but where a table lacks what would have spared it.

@@ -6,12 +6,11 @@
 
 mod support;
 
-use libbpf_rs::{MapType, ObjectBuilder};
 use std::collections::BTreeMap;
 use support::netns::{BpfFs, plan};
 use support::object::require_root;
 use support::packet::{ACK, PSH, Packet, SERVER4, SYN, eth};
-use tidegate_bpf::testing::{Objects, Outcome, TestHook, TestPlane, plans};
+use tidegate_bpf::testing::{Objects, Outcome, TestHook, TestPlane, maps_of, plans};
 use tidegate_bpf::{Dataplane, Plan};
 use tidegate_config::Tables;
 use tidegate_policy::{Action, Reason};
@@ -198,7 +197,7 @@ fn the_memory_of_64_cpus_is_that_of_the_maps() {
     for (plan, objects) in
         [(bare, hooks.to_vec()), (small(), hooks.into_iter().chain(rules).collect())]
     {
-        let maps = maps_of(&objects);
+        let maps = maps_of(&objects).unwrap();
         let said: BTreeMap<&str, u64> = plan.memory(Some(CPUS)).into_iter().collect();
         let each: u64 = maps.values().filter_map(|(each, bytes)| each.then_some(*bytes)).sum();
         let of = |name: &str| maps.get(name).map_or(0, |(_, bytes)| *bytes);
@@ -209,19 +208,4 @@ fn the_memory_of_64_cpus_is_that_of_the_maps() {
         assert_eq!(said["classification"], of("tg_origins") + of("tg_doors"), "{maps:?}");
         assert_eq!(said["states"], of("tg_states") + of("tg_buckets"), "{maps:?}");
     }
-}
-
-/// The maps of objects by their names: whether each CPU has its own, and the bytes of its values.
-fn maps_of(objects: &[Vec<u8>]) -> BTreeMap<String, (bool, u64)> {
-    let mut maps = BTreeMap::new();
-    for object in objects {
-        let object = ObjectBuilder::default().open_memory(object).unwrap();
-        for map in object.maps() {
-            let each = map.map_type() == MapType::PercpuArray;
-            let value = u64::from(map.value_size()).next_multiple_of(8);
-            let name = map.name().to_string_lossy().into_owned();
-            maps.insert(name, (each, u64::from(map.max_entries()) * value));
-        }
-    }
-    maps
 }

@@ -49,8 +49,8 @@ fn path(family: Family, bytes: &[u8]) -> usize {
     assert_eq!(importer.entries().len(), usize::from(!refused));
     for entry in importer.entries() {
         assert!(prefixes.iter().any(|prefix| prefix.contains(&entry.rule.destination)));
+        // A route without a traffic action has none: what it matches passes, and is counted.
         let rates = [entry.bytes, entry.packets];
-        assert!(rates.iter().flatten().count() > 0);
         assert!(rates.iter().flatten().all(|rate| rate.get() > 0.0));
     }
     importer.entries().len()

@@ -114,16 +114,13 @@ impl Subject<'_> {
     fn allowed(&self, failing: Call, normal: &Seen) -> Vec<Seen> {
         let without = |change: &dyn Fn(&mut Setup)| self.if_only(change, None);
         let answers = matches!(normal.action, Action::Answer(_));
+        let passed = matches!(normal.counted, Counted::Passed(_));
         if failing.is_memory() {
             return vec![normal.clone()];
         }
         match failing {
             // looked up before it is known whether the frame is judged at all
-            Call::Limits | Call::LimitsOfService | Call::Gauges
-                if matches!(normal.counted, Counted::Passed(_)) =>
-            {
-                vec![normal.clone()]
-            }
+            Call::Limits | Call::LimitsOfService | Call::Gauges if passed => vec![normal.clone()],
             Call::Control | Call::Tables | Call::Limits | Call::LimitsOfService | Call::Gauges => {
                 vec![Self::passes(Reason::LookupFailed)]
             }

@@ -10,7 +10,6 @@ use crate::helper::Helper;
 use crate::idle::IdleMeter;
 use crate::load::{
     self, Arrive, Capacity, CapacityOptions, LoadPlan, LoadReport, Place, Progress, Script, Stream,
-    Transport,
 };
 use crate::os;
 use crate::process::{Launch, Managed};
@@ -340,19 +339,7 @@ impl Lab {
         os::wait_or_fail("the small server to listen", START_LIMIT, Some(&log), || {
             listens(pid, options.port)
         })?;
-        let path = "/".to_owned();
-        let (behind, port) = (Vec::new(), options.port);
-        let transport = Transport::Clear;
-        Ok(Server {
-            process,
-            behind,
-            port,
-            path,
-            access_log: None,
-            mix: None,
-            transport,
-            unasked: None,
-        })
+        Ok(Server::new(process, options.port))
     }
 
     /// Starts a proxy on `port` in front of a server (which then listens on another port).

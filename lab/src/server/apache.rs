@@ -277,6 +277,6 @@ pub(crate) fn start(lab: &Lab, options: &ApacheOptions) -> Result<Server> {
         return Err(LabError::Timeout { what, limit_s: START_LIMIT.as_secs_f64(), said });
     }
     let access_log = Some(dir.join("access.log"));
-    let (behind, port, transport) = (Vec::new(), options.port, options.transport);
-    Ok(Server { process, behind, port, path, access_log, mix, transport, unasked: None })
+    let transport = options.transport;
+    Ok(Server { path, access_log, mix, transport, ..Server::new(process, options.port) })
 }

@@ -160,9 +160,8 @@ pub(crate) fn start(
         EdgeProxy::Failsafe { program } => place.failsafe(program, options.limit)?,
     };
     let path = behind.path.clone();
-    let (behind, access_log, mix, transport) = (Vec::new(), None, None, options.transport);
-    let unasked = options.unasked(&place.dir);
-    Ok(Server { process, behind, port, path, access_log, mix, transport, unasked })
+    let (transport, unasked) = (options.transport, options.unasked(&place.dir));
+    Ok(Server { path, transport, unasked, ..Server::new(process, port) })
 }
 
 /// An example of packaging/, in which each of these is something else.

@@ -4,7 +4,6 @@
 use super::{Server, count_lines, envoy, listens, nginx};
 use crate::error::{LabError, Result};
 use crate::lab::{Lab, START_LIMIT};
-use crate::load::Transport;
 use crate::os;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -106,9 +105,7 @@ pub(crate) fn start(lab: &Lab, kind: &FrontKind, behind: &Server, port: u16) -> 
     };
     let path = behind.path.clone();
     let mix = behind.mix.clone();
-    let (behind, transport) = (Vec::new(), Transport::Clear);
-    let server =
-        Server { process, behind, port, path, access_log: None, mix, transport, unasked: None };
+    let server = Server { path, mix, ..Server::new(process, port) };
     Ok(Front { server, kind: kind.clone(), dir })
 }
 

@@ -114,6 +114,20 @@ pub struct Server {
 }
 
 impl Server {
+    /// One that serves requests for `/` in cleartext, alone and without a log; what differs is set behind it.
+    pub(crate) fn new(process: Managed, port: u16) -> Self {
+        Self {
+            process,
+            behind: Vec::new(),
+            port,
+            path: "/".to_owned(),
+            access_log: None,
+            mix: None,
+            transport: Transport::Clear,
+            unasked: None,
+        }
+    }
+
     /// Requests that a proxy at the edge passed because it had no answer of the gate; `None`: it asks none.
     ///
     /// # Errors

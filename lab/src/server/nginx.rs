@@ -110,7 +110,7 @@ pub(crate) fn start(lab: &Lab, options: &NginxOptions) -> Result<Server> {
     let process = start_with(lab, &dir, &frame(&dir, (1, options.connections), &http), port)?;
     let (access_log, path) = (Some(dir.join("access.log")), "/index.html".to_owned());
     let transport = options.transport;
-    Ok(Server { process, behind, port, path, access_log, mix: None, transport, unasked: None })
+    Ok(Server { behind, path, access_log, transport, ..Server::new(process, port) })
 }
 
 /// Makes a certificate; gives what the configuration says of it.

@@ -70,15 +70,5 @@ pub(crate) fn start(lab: &Lab, options: &NodeOptions) -> Result<Server> {
     let process = lab.start_on_server("node", &[&program, &file, &json])?;
     let (pid, log, port) = (process.pid(), process.log().to_path_buf(), options.port);
     os::wait_or_fail("Node to listen", START_LIMIT, Some(&log), || listens(pid, port))?;
-    let (behind, path, transport) = (Vec::new(), "/".to_owned(), options.transport);
-    Ok(Server {
-        process,
-        behind,
-        port,
-        path,
-        access_log: None,
-        mix: None,
-        transport,
-        unasked: None,
-    })
+    Ok(Server { transport: options.transport, ..Server::new(process, port) })
 }

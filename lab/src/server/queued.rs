@@ -15,7 +15,6 @@
 use super::{Server, listens};
 use crate::error::{LabError, Result};
 use crate::lab::{Lab, START_LIMIT};
-use crate::load::Transport;
 use crate::os;
 use crate::process::Managed;
 use std::fs::File;
@@ -110,18 +109,8 @@ pub(crate) fn start(lab: &Lab, options: &QueuedOptions) -> Result<Server> {
     let micros = |time: Nanos| time.0 / 1_000;
     let (work, busy) = (micros(options.work), micros(options.busy));
     let path = format!("/cgi-bin/queue?work_us={work}&busy_us={busy}");
-    let (behind, transport, mix) = (Vec::new(), Transport::Clear, None);
     let access_log = Some(dir.join("access.log"));
-    Ok(Server {
-        process,
-        behind,
-        port: options.port,
-        path,
-        access_log,
-        mix,
-        transport,
-        unasked: None,
-    })
+    Ok(Server { path, access_log, ..Server::new(process, options.port) })
 }
 
 /// Statically where the C library allows: it halves what the start of a program costs.

@@ -15,7 +15,8 @@ use OverTime::{Itself, Sum};
 const AGE: &str = "an age: it tells itself since when";
 const EVENT: &str = "each change is an event of `tidegate history`";
 const EVENTS: &str = "changes are events of `tidegate history`, or are added up there";
-const UNHEARD: &str = "a failure that lasts is an event of `tidegate history`, one of a kind in ten minutes";
+const UNHEARD: &str =
+    "a failure that lasts is an event of `tidegate history`, one of a kind in ten minutes";
 const MINUTE: &str = "over a minute: no scrape misses what came";
 const MOMENT: &str = "a moment: it stays until the next";
 const NUMBER: &str = "a number that only grows";

@@ -183,6 +183,40 @@ impl InForce {
     }
 }
 
+/// What an outlet of a test has nothing to say of.
+#[cfg(test)]
+macro_rules! says_nothing_else {
+    () => {
+        fn adopted(&self) -> bool {
+            false
+        }
+
+        fn heartbeat(&mut self) -> Result<(), $crate::plane::PlaneError> {
+            Ok(())
+        }
+
+        fn set_mode(
+            &mut self,
+            _: usize,
+            _: tidegate_model::Mode,
+            _: tidegate_model::Canary,
+        ) -> Result<(), $crate::plane::PlaneError> {
+            Ok(())
+        }
+
+        fn release(&mut self, _: bool) -> Result<(), $crate::plane::PlaneError> {
+            Ok(())
+        }
+
+        fn released(&self) -> Result<bool, $crate::plane::PlaneError> {
+            Ok(false)
+        }
+    };
+}
+
+#[cfg(test)]
+pub(crate) use says_nothing_else;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,25 +248,7 @@ mod tests {
             self.taken.last().copied().unwrap_or_default()
         }
 
-        fn adopted(&self) -> bool {
-            false
-        }
-
-        fn heartbeat(&mut self) -> Result<(), PlaneError> {
-            Ok(())
-        }
-
-        fn set_mode(&mut self, _: usize, _: Mode, _: Canary) -> Result<(), PlaneError> {
-            Ok(())
-        }
-
-        fn release(&mut self, _: bool) -> Result<(), PlaneError> {
-            Ok(())
-        }
-
-        fn released(&self) -> Result<bool, PlaneError> {
-            Ok(false)
-        }
+        crate::outlet::says_nothing_else!();
     }
 
     #[test]

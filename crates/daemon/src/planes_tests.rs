@@ -39,25 +39,7 @@ impl Outlet for Memory {
         0
     }
 
-    fn adopted(&self) -> bool {
-        false
-    }
-
-    fn heartbeat(&mut self) -> Result<(), PlaneError> {
-        Ok(())
-    }
-
-    fn set_mode(&mut self, _: usize, _: Mode, _: Canary) -> Result<(), PlaneError> {
-        Ok(())
-    }
-
-    fn release(&mut self, _: bool) -> Result<(), PlaneError> {
-        Ok(())
-    }
-
-    fn released(&self) -> Result<bool, PlaneError> {
-        Ok(false)
-    }
+    crate::outlet::says_nothing_else!();
 }
 
 impl Counters for Memory {

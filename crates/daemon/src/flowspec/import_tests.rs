@@ -6,7 +6,6 @@ use crate::outlet::{Kept, Refused};
 use crate::plane::PlaneError;
 use tidegate_config::{Config, Registry, parse};
 use tidegate_flowspec::Rule;
-use tidegate_model::Canary;
 use tidegate_model::limits::Limits;
 use tidegate_model::snapshot::RefusedRoutes;
 
@@ -49,25 +48,7 @@ impl Outlet for Hooks {
         0
     }
 
-    fn adopted(&self) -> bool {
-        false
-    }
-
-    fn heartbeat(&mut self) -> Result<(), PlaneError> {
-        Ok(())
-    }
-
-    fn set_mode(&mut self, _: usize, _: Mode, _: Canary) -> Result<(), PlaneError> {
-        Ok(())
-    }
-
-    fn release(&mut self, _: bool) -> Result<(), PlaneError> {
-        Ok(())
-    }
-
-    fn released(&self) -> Result<bool, PlaneError> {
-        Ok(false)
-    }
+    crate::outlet::says_nothing_else!();
 }
 
 /// The rules of a router, and hooks, in virtual time.

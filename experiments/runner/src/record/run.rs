@@ -20,6 +20,8 @@ const TIMES: &str = "tidegate_service_first_byte_time_seconds_bucket";
 const SHEDDING: &str = "tidegate_service_shedding_seconds_total";
 const SYNS: &str = "tidegate_service_verdicts_syns_total";
 /// Causes that are an overload: not a limit that is set, and not a peer's.
+/// Reasons of a refusal by what an overload limits.
+const LIMITS: [&str; 3] = ["rate", "waiting", "accept-queue"];
 const OVERLOAD: [&str; 4] = ["in-flight", "growth", "accept-queue", "cpu"];
 /// The stream, and the phase that counts.
 const ALL: &str = "all";
@@ -205,6 +207,11 @@ impl Told<'_> {
         let overload: f64 = OVERLOAD.iter().map(|cause| shed(cause)).sum();
         let rejects = ["verdict=\"reject\"", "shadow=\"false\""];
         let counted = last.sum(SYNS, &rejects) - first.sum(SYNS, &rejects);
+        let by = |reason: &&str| {
+            let labels = [rejects[0], rejects[1], &format!("reason=\"{reason}\"")];
+            last.sum(SYNS, &labels) - first.sum(SYNS, &labels)
+        };
+        let by_limits: f64 = LIMITS.iter().map(by).sum();
         let share = |told: f64, seen: f64| (told / seen - 1.0).abs();
         let quantile = |of: f64, seen: f64| {
             let told = to.quantile(from, TIMES, of).context("no times were scraped")?;
@@ -215,6 +222,7 @@ impl Told<'_> {
             ("end", "s", off(moment("ended"), before_s + load_s)),
             ("cause", "share", overload / shed("").max(f64::MIN_POSITIVE)),
             ("refused", "share", share(counted, refused)),
+            ("reasons", "share", by_limits / counted.max(f64::MIN_POSITIVE)),
             ("p50", "share", quantile(0.5, p50)?),
             ("p99", "share", quantile(0.99, p99)?),
         ])
@@ -227,7 +235,7 @@ fn rows(experiment: &str, arm: &str, extent: Extent, runs: &[Ran]) -> Vec<Row> {
     let names = mine.first().map(|ran| ran.values.clone()).unwrap_or_default();
     let row = |(index, (metric, unit, first)): (usize, (&str, &str, f64))| {
         // Of a share that should be large the least is the worst.
-        let worse = if metric == "cause" { f64::min } else { f64::max };
+        let worse = if matches!(metric, "cause" | "reasons") { f64::min } else { f64::max };
         let value = mine.iter().map(|ran| ran.values[index].2).fold(first, worse);
         Row {
             experiment: experiment.into(),
@@ -269,19 +277,23 @@ mod tests {
         let scenario = scenario();
         let text = |n: u64| {
             Scrape(format!(
-                "{SYNS}{{verdict=\"reject\",shadow=\"false\"}} {}\n{TIMES}{{le=\"0.1\"}} {}\n\
+                "{SYNS}{{verdict=\"reject\",reason=\"rate\",shadow=\"false\"}} {}\n\
+                 {SYNS}{{verdict=\"reject\",reason=\"waiting\",shadow=\"false\"}} {}\n\
+                 {SYNS}{{verdict=\"reject\",reason=\"source\",shadow=\"false\"}} {}\n{TIMES}{{le=\"0.1\"}} {}\n\
                  {SHEDDING}{{cause=\"growth\",shadow=\"false\"}} 27\n\
                  {SHEDDING}{{cause=\"limit\",shadow=\"false\"}} 3\n\
                  tidegate_service_shedding_began_timestamp_seconds{{service=\"web\"}} 1017\n\
                  tidegate_service_shedding_ended_timestamp_seconds{{service=\"web\"}} 1045\n",
-                90 * n,
+                60 * n,
+                21 * n,
+                9 * n,
                 10 * n
             ))
         };
         let scrapes = (0..5).map(text).collect();
         let told = Told { scrapes, began: 1000.0, extent: scenario.quick, scenario: &scenario };
         let values = told.values(400.0, (0.05, 0.1)).unwrap();
-        let expected = [2.0, 0.0, 0.9, 0.1, 0.0, 0.01];
+        let expected = [2.0, 0.0, 0.9, 0.1, 0.9, 0.0, 0.01];
         for ((name, _, value), expected) in values.iter().zip(expected) {
             assert!((value - expected).abs() < 1e-9, "{name}: {value}");
         }
@@ -290,5 +302,6 @@ mod tests {
         let rows = rows("e", "reject", scenario.quick, &[ran(values), ran(better)]);
         let value = |metric: &str| rows.iter().find(|row| row.metric == metric).unwrap().value;
         assert_eq!((value("begin"), value("cause"), value("refused")), (2.0, 0.9, 0.95));
+        assert!((value("reasons") - 0.9).abs() < 1e-9);
     }
 }

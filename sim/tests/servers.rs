@@ -9,19 +9,27 @@ use tidegate_sim::survival::{self, Effort, Outcome, survive};
 use tidegate_sim::world::{Change, run};
 use tidegate_units::Nanos;
 
+/// The first seed of each test. Neither the controller nor its ablation was designed or compared with seeds from
+/// 311 on. They were taken once and not searched; what misses its bound with them is named here as missed.
+const SEED: u64 = 311;
+
 /// What CI takes the time for.
-const EFFORT: Effort = Effort { calm_arrivals: 30_000.0, step_departures: 20_000.0, seed: 1 };
+const EFFORT: Effort = Effort { calm_arrivals: 30_000.0, step_departures: 20_000.0, seed: SEED };
 
 fn row(name: &str) -> Row {
     table().into_iter().find(|row| row.name == name).expect(name)
 }
 
-/// What a server works off in a minute is about its capacity: by 1 % either way.
-const SEEDS: [u64; 3] = [201, 202, 203];
+/// What a server completes in a minute is about its capacity: by 1 % either way.
+const SEEDS: [u64; 3] = [SEED, SEED + 1, SEED + 2];
 
-/// The p99 of this row at this load is a miss of decision 3: the load before it is exactly the capacity, and
-/// leaves a queue that neither CPU nor accept queue shows.
-const MISSED: (&str, u32) = ("nginx-4x10ms-exponential", 2);
+/// Rows whose p99 at this load misses its bound of three times that at 0.9. With other seeds it was
+/// nginx-4x10ms-exponential at this load, the miss of decision 3: the load before it is exactly the capacity, and
+/// leaves a queue that neither CPU nor accept queue shows. Whether this one has the same cause is not known.
+const MISSED: [(&str, u32); 1] = [("nginx-150x200ms-constant", 2)];
+
+/// Courses of a slow dependency in which a controller takes its beginning for an overload.
+const MISSED_SLOW: [(&str, u64); 1] = [("event-mixed-50ms-exponential", 312)];
 
 /// Rows whose unprotected p99 at 0.9 is well inside the objective of 1 s.
 const QUICK_ROWS: [&str; 8] = [
@@ -37,6 +45,7 @@ const QUICK_ROWS: [&str; 8] = [
 
 #[test]
 fn with_reject_goodput_survives_two_three_and_ten_times_the_capacity() {
+    let mut missed = Vec::new();
     for name in QUICK_ROWS {
         let runs = SEEDS.map(|seed| {
             survive(&row(name), Action::Reject, &Effort { seed, ..EFFORT }).expect(name)
@@ -53,17 +62,17 @@ fn with_reject_goodput_survives_two_three_and_ten_times_the_capacity() {
             let mut ratios = runs.each_ref().map(|run| run.p99_ratio[at]);
             ratios.sort_by(f64::total_cmp);
             let ratio = ratios[1];
-            let missed = MISSED == (name, load);
-            assert!(
-                (ratio > 3.0) == missed,
-                "{name}: p99 is {ratio:.2} times that at 0.9, at {load} times"
-            );
+            println!("{name}: p99 is {ratio:.2} times that at 0.9, at {load} times");
+            if ratio > 3.0 {
+                missed.push((name, load));
+            }
         }
         for [p99, refusals] in runs.iter().map(|run| run.recovery_s) {
             assert!(refusals <= 2.0, "{name}: refused for {refusals:.2} s after the load fell");
             assert!(p99 <= runs[0].recovery_max_s, "{name}: slow for {p99:.2} s");
         }
     }
+    assert_eq!(missed, MISSED, "p99 over three times that at 0.9");
 }
 
 #[test]
@@ -95,10 +104,10 @@ fn from_an_unknown_start_and_in_mid_crisis_goodput_comes_back() {
     {
         let row = row(name);
         let capacity = row.server.capacity();
-        let cold = survival::cold(&row, Action::Reject, 3.0, 5).expect(name);
+        let cold = survival::cold(&row, Action::Reject, 3.0, SEED).expect(name);
         let good = cold.phases[1].goodput() / capacity;
         assert!(good >= 0.95, "{name}: cold, goodput {good:.3}");
-        let crisis = survival::crisis(&row, Action::Reject, 6).expect(name);
+        let crisis = survival::crisis(&row, Action::Reject, SEED).expect(name);
         let good = crisis.phases[2].goodput() / capacity;
         assert!(good >= 0.95, "{name}: in mid-crisis, goodput {good:.3}");
     }
@@ -111,24 +120,28 @@ fn capacity_that_halves_and_returns_is_followed() {
     {
         let row = row(name);
         let capacity = row.server.capacity();
-        let report = survival::halving(&row, Action::Reject, 2.0, 8).expect(name);
+        let report = survival::halving(&row, Action::Reject, 2.0, SEED).expect(name);
         let good = [1, 2, 3].map(|i: usize| report.phases[i].goodput() / capacity);
         assert!(good[0] >= 0.95 && good[1] >= 0.475 && good[2] >= 0.95, "{name}: {good:.3?}");
     }
 }
 
 /// 400 and 150 workers have room for both. By chance a controller may take the moment in which it
-/// becomes slow for an overload, in 2 courses of 120 (decision 3); when these twelve were chosen it did in
-/// none.
+/// becomes slow for an overload, in 2 courses of 120 (decision 3). Of these twelve it is one: missed.
 #[test]
 fn a_slow_dependency_is_no_overload() {
+    let mut missed = Vec::new();
     for name in ["event-mixed-50ms-exponential", "prefork-mixed-100ms-exponential"] {
-        for seed in 1..=6 {
+        for seed in SEED..SEED + 6 {
             let report = survival::slow_dependency(&row(name), 5.0, seed).expect(name);
             let refused = [0, 1].map(|i: usize| report.phases[i].refused);
-            assert_eq!(refused, [0, 0], "{name}, {seed}: refused before and after");
+            if refused != [0, 0] {
+                println!("{name}, {seed}: refused before and after {refused:?}");
+                missed.push((name, seed));
+            }
         }
     }
+    assert_eq!(missed, MISSED_SLOW);
 }
 
 /// One that becomes ten times slower looks like an overload for a moment: half as much completes. More
@@ -137,7 +150,7 @@ fn a_slow_dependency_is_no_overload() {
 fn an_alarm_for_a_slow_dependency_ends() {
     let row = row("event-mixed-50ms-exponential");
     let mut alarms = 0;
-    for seed in 1..=6 {
+    for seed in SEED..SEED + 6 {
         let report = survival::slow_dependency(&row, 10.0, seed).expect("a sound world");
         alarms += u32::from(report.traces.iter().any(|tick| tick.shedding));
         let late = report.traces.iter().filter(|tick| tick.at.as_secs_f64() > 80.0);
@@ -151,25 +164,25 @@ fn an_alarm_for_a_slow_dependency_ends() {
 
 #[test]
 fn healthy_bursts_are_served() {
-    // What the guard promises: 256 jobs, or what the server works off in 0.33 s if its CPU shows
+    // What the in-flight limit promises: 256 jobs, or what the server completes in 0.33 s if its CPU shows
     // that this is less; 128 at least.
     for (name, size) in [
         ("prefork-cpu-4ms-constant", 100),
         ("prefork-cpu-2ms-constant", 200),
         ("nginx-16x50ms-constant", 200),
     ] {
-        let report = survival::bursts(&row(name), size, 10).expect(name);
+        let report = survival::bursts(&row(name), size, SEED).expect(name);
         assert_eq!(report.phases[0].refused, 0, "{name}: of bursts of {size}");
     }
 }
 
-/// What a crowd can bring in before the loop has seen it is bounded, and the loop sees it in its
-/// second tick: with the CPU used up and the guard refusing it does not wait for a trend.
+/// What a flash crowd can bring in before the loop has seen it is bounded, and the loop sees it in its
+/// second tick: with the CPU used up and the in-flight limit refusing it does not wait for a trend.
 #[test]
-fn a_crowd_is_braked_in_its_second_tick() {
+fn a_flash_crowd_is_limited_in_its_second_tick() {
     for name in ["prefork-cpu-4ms-constant", "prefork-cpu-2ms-constant", "single-2ms-exponential"] {
         let onset = Nanos::from_secs(30);
-        let steps = survival::scenario(&row(name), &[(0.5, 30.0), (10.0, 5.0)], 12).expect(name);
+        let steps = survival::scenario(&row(name), &[(0.5, 30.0), (10.0, 5.0)], SEED).expect(name);
         let report =
             run(steps, Some(survival::shipped(Action::Reject, Mode::Enforce))).expect(name);
         let first = report.traces.iter().find(|trace| trace.shedding).expect("a crowd is shed");
@@ -182,12 +195,12 @@ fn a_crowd_is_braked_in_its_second_tick() {
 }
 
 #[test]
-fn limits_are_steady_under_a_steady_crowd() {
+fn limits_are_steady_under_a_steady_overload() {
     for name in ["prefork-cpu-4ms-exponential", "nginx-16x50ms-constant", "single-2ms-exponential"]
     {
         let row = row(name);
         for multiple in [1.5, 3.0] {
-            let report = survival::cold(&row, Action::Reject, multiple, 11).expect(name);
+            let report = survival::cold(&row, Action::Reject, multiple, SEED).expect(name);
             let from = report.phases[1].from;
             let rates: Vec<f64> =
                 report.traces.iter().filter(|t| t.at > from).filter_map(|t| t.rate).collect();
@@ -208,7 +221,8 @@ fn limits_are_steady_under_a_steady_crowd() {
 fn in_shadow_nothing_is_refused_and_the_rate_does_not_wind_down() {
     let row = row("prefork-cpu-4ms-exponential");
     let capacity = row.server.capacity();
-    let scenario = survival::scenario(&row, &[(0.5, 20.0), (2.0, 20.0)], 12).expect("known names");
+    let scenario =
+        survival::scenario(&row, &[(0.5, 20.0), (2.0, 20.0)], SEED).expect("known names");
     let report =
         run(scenario, Some(survival::shipped(Action::Reject, Mode::Shadow))).expect("sound");
     assert_eq!(report.phases.iter().map(|p| p.refused).sum::<u64>(), 0);
@@ -227,7 +241,7 @@ fn one_seed_gives_one_result() {
     let row = row("prefork-cpu-8ms-heavy");
     let once = || {
         let mut scenario =
-            survival::scenario(&row, &[(0.9, 10.0), (3.0, 10.0)], 13).expect("known names");
+            survival::scenario(&row, &[(0.9, 10.0), (3.0, 10.0)], SEED).expect("known names");
         scenario.changes = vec![(Nanos::from_secs(5), Change::Speed(0.5))];
         let report = run(scenario, Some(survival::shipped(Action::Drop, Mode::Enforce)));
         format!("{:?}", report.expect("sound"))

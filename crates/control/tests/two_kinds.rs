@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Request rules and SYN policing on a server with two kinds of work: steps, noise, a capacity that
-//! halves. SYN policing refuses nothing while rules hold the load, wakes when they do not, sleeps
-//! again, and nothing swings.
+//! halves. SYN policing refuses nothing while rules hold the load, becomes active when they do not, goes
+//! to standby again, and nothing swings.
 
 mod world;
 
@@ -15,6 +15,9 @@ use tidegate_units::{Rate, Share};
 use world::{Second, Spec, World, spread};
 
 const CGI: f64 = 0.2;
+
+/// The laws were not designed with this seed, nor with those that follow. It was taken once and not searched.
+const SEED: u64 = 311;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -54,9 +57,9 @@ fn coupled(bucket: Box<dyn BucketController>, syn: Box<dyn Controller>) -> Dual 
 /// What SYN policing did in a run.
 #[derive(Debug, Default)]
 struct Seen {
-    wakes: u32,
-    awake: bool,
-    awake_ticks: u32,
+    activations: u32,
+    active: bool,
+    active_ticks: u32,
 }
 
 /// Runs the phases (load, seconds), with 20 % CGI; the invariant is looked at after each tick.
@@ -64,17 +67,17 @@ fn run(world: &mut World, dual: &mut Dual, phases: &[(f64, u64)], minimum: f64) 
     let mut seen = Seen::default();
     for (load, seconds) in phases {
         world.run(dual, (*load, CGI, *seconds), |_, limits| {
-            // Awake or asleep can be told from the limits alone: asleep there is no rate.
-            let awake = !limits.why.text.starts_with("SYN policing is on standby");
-            if awake {
+            // Active or on standby can be told from the limits alone: on standby there is no rate.
+            let active = !limits.why.text.starts_with("SYN policing is on standby");
+            if active {
                 let rate = limits.buckets[0].rate.map(Rate::get);
-                assert_eq!(rate, Some(minimum), "awake while a rule could refuse more");
+                assert_eq!(rate, Some(minimum), "active while a rule could refuse more");
             } else {
                 assert_eq!((limits.rate, limits.accept_queue_max_q10), (None, 0));
             }
-            seen.wakes += u32::from(awake && !seen.awake);
-            seen.awake_ticks += u32::from(awake);
-            seen.awake = awake;
+            seen.activations += u32::from(active && !seen.active);
+            seen.active_ticks += u32::from(active);
+            seen.active = active;
         });
     }
     seen
@@ -122,12 +125,12 @@ fn no_syn_is_refused_while_rules_hold_the_load() {
             for load in [1.2, 1.5, 1.75] {
                 let load = load * capacity;
                 assert!(load < 0.95 * spec.held_by_rules(CGI, minimum));
-                let (mut world, mut dual) = (World::new(spec, 7), dual(kind, minimum));
+                let (mut world, mut dual) = (World::new(spec, SEED), dual(kind, minimum));
                 let phases = [(0.5 * capacity, 20), (load, 60), (0.5 * capacity, 20)];
                 let seen = run(&mut world, &mut dual, &phases, minimum);
                 let name = format!("{kind:?} x{speed} load {load:.0}\n{}", table(&world));
                 assert_eq!(total(&world.seconds, |s| s.syn_refused), 0, "{name}");
-                assert_eq!(seen.awake_ticks, 0, "{name}");
+                assert_eq!(seen.active_ticks, 0, "{name}");
                 let late = &world.seconds[50..80];
                 let static_share = total(late, |s| s.static_done) as f64
                     / total(late, |s| s.offered - s.cgi_offered) as f64;
@@ -150,7 +153,7 @@ fn the_default_uses_the_cpu_up_and_does_not_swing() {
     for speed in [1.0, 10.0] {
         let spec = Spec::default().times(speed);
         let load = 1.5 * spec.capacity(CGI);
-        let (mut world, mut dual) = (World::new(spec, 3), dual(Kind::Default, 10.0));
+        let (mut world, mut dual) = (World::new(spec, SEED), dual(Kind::Default, 10.0));
         run(&mut world, &mut dual, &[(0.5 * load, 20), (load, 100)], 10.0);
         let late = &world.seconds[60..];
         let (cpu, _) = spread(late.iter().map(|s| s.cpu));
@@ -162,15 +165,15 @@ fn the_default_uses_the_cpu_up_and_does_not_swing() {
 }
 
 #[test]
-fn beyond_the_rules_syn_policing_wakes_once_and_sleeps_again() {
+fn beyond_the_rules_syn_policing_becomes_active_once() {
     let spec = Spec::default();
     let capacity = spec.capacity(CGI);
     for kind in KINDS {
-        let (mut world, mut dual) = (World::new(spec, 5), dual(kind, 10.0));
+        let (mut world, mut dual) = (World::new(spec, SEED), dual(kind, 10.0));
         let phases = [(0.5 * capacity, 20), (3.0 * capacity, 60), (0.5 * capacity, 60)];
         let seen = run(&mut world, &mut dual, &phases, 10.0);
         let name = format!("{kind:?} {seen:?}\n{}", table(&world));
-        assert!(seen.wakes == 1 && !seen.awake, "{name}");
+        assert!(seen.activations == 1 && !seen.active, "{name}");
         let crowd = &world.seconds[40..80];
         let best = spec.held_by_rules(CGI, 10.0) * (1.0 - CGI) * crowd.len() as f64;
         let served = total(crowd, |s| s.static_done) as f64;
@@ -189,7 +192,7 @@ fn beyond_the_rules_syn_policing_wakes_once_and_sleeps_again() {
 fn a_capacity_that_halves_is_made_up_for_by_rules() {
     let spec = Spec::default();
     for kind in KINDS {
-        let (mut world, mut dual) = (World::new(spec, 11), dual(kind, 10.0));
+        let (mut world, mut dual) = (World::new(spec, SEED), dual(kind, 10.0));
         run(&mut world, &mut dual, &[(300.0, 30)], 10.0);
         world.speed(0.5);
         // 240 static requests need 0.75 of what is left, 10 of CGI 0.14.
@@ -204,16 +207,16 @@ fn a_capacity_that_halves_is_made_up_for_by_rules() {
 }
 
 /// Where the load is what rules can just hold, SYN policing is needed now and then: how often it
-/// wakes is bounded by the time that falling asleep takes.
+/// becomes active is bounded by the time that going to standby takes.
 #[test]
 fn at_the_edge_it_does_not_flap() {
     let spec = Spec::default();
     for kind in KINDS {
         for share in [0.97, 1.0, 1.03] {
             let load = share * spec.held_by_rules(CGI, 10.0);
-            let (mut world, mut dual) = (World::new(spec, 13), dual(kind, 10.0));
+            let (mut world, mut dual) = (World::new(spec, SEED), dual(kind, 10.0));
             let seen = run(&mut world, &mut dual, &[(300.0, 10), (load, 300)], 10.0);
-            assert!(seen.wakes <= 12, "{kind:?} {share} {seen:?}");
+            assert!(seen.activations <= 12, "{kind:?} {share} {seen:?}");
             let (response, _) = spread(world.seconds[60..].iter().map(|s| s.response_s));
             let name = format!("{kind:?} {share} {seen:?}\n{}", table(&world));
             assert!(response < 0.5, "a backlog stands: {response} {name}");
@@ -222,18 +225,18 @@ fn at_the_edge_it_does_not_flap() {
 }
 
 /// A machine that stands still for a second or is slow for some may need SYN policing, and a backlog
-/// that rules work off slowly as well. It is not awake for long after it, whoever woke: with the
+/// that drains slowly behind rules as well. It is not active for long after it, whatever activated it: with the
 /// paper's controllers it refused for 40 to 60 s, because a rate that a moment had lowered comes back
 /// by 6/s a second.
 #[test]
-fn after_a_hiccup_it_sleeps_again() {
+fn after_a_hiccup_it_goes_to_standby_again() {
     let spec = Spec::default();
     for kind in KINDS {
-        let mut woken = 0;
+        let mut activated = 0;
         for (share, most_s) in [(0.6, 5.0), (0.75, 5.0), (0.85, 6.0), (0.9, 20.0)] {
             let load = share * spec.held_by_rules(CGI, 10.0);
             for (speed, stall_s) in [(0.02, 1), (0.02, 2), (0.3, 5), (0.6, 8)] {
-                for seed in 31..35 {
+                for seed in SEED..SEED + 4 {
                     let (mut world, mut dual) = (World::new(spec, seed), dual(kind, 10.0));
                     run(&mut world, &mut dual, &[(300.0, 10), (load, 60)], 10.0);
                     world.speed(speed);
@@ -241,20 +244,20 @@ fn after_a_hiccup_it_sleeps_again() {
                     world.speed(1.0);
                     let after = run(&mut world, &mut dual, &[(load, 60)], 10.0);
                     let name = format!("{kind:?} {share} {speed} for {stall_s} s, seed {seed}");
-                    let awake_s = f64::from(after.awake_ticks) / 10.0;
-                    assert!(awake_s <= most_s && !after.awake, "{name}: {awake_s} s");
-                    woken += stall.wakes + after.wakes;
+                    let active_s = f64::from(after.active_ticks) / 10.0;
+                    assert!(active_s <= most_s && !after.active, "{name}: {active_s} s");
+                    activated += stall.activations + after.activations;
                 }
             }
         }
-        assert!(woken > 0, "{kind:?}: no hiccup was one");
+        assert!(activated > 0, "{kind:?}: no hiccup was one");
     }
 }
 
-/// An operator's cap is in force whether SYN policing sleeps or not. It is no sign of an overload: with a
-/// CPU that is half free it squeezes no rule and wakes nobody.
+/// An operator's cap is in force whether SYN policing is active or not. It is no sign of an overload: with a
+/// CPU that is half free it lowers no rule and activates nothing.
 #[test]
-fn a_cap_always_holds_and_squeezes_no_rule() {
+fn a_cap_always_holds_and_lowers_no_rule() {
     let spec = Spec::default();
     let capacity = spec.capacity(CGI);
     for kind in KINDS {
@@ -266,21 +269,21 @@ fn a_cap_always_holds_and_squeezes_no_rule() {
         };
         let bucket = BucketSpec { minimum: Rate::per_second(10.0), ..BucketSpec::default() };
         let dual = coupled(p(bucket), controller);
-        let (mut world, mut dual) = (World::new(spec, 19), dual.capped(Some(cap)));
-        let mut awake = 0;
+        let (mut world, mut dual) = (World::new(spec, SEED), dual.capped(Some(cap)));
+        let mut active = 0;
         for (load, seconds) in [(0.4 * capacity, 20), (3.0 * capacity, 60), (0.4 * capacity, 20)] {
             world.run(&mut dual, (load, CGI, seconds), |_, limits| {
                 assert!(limits.rate.is_some_and(|limit| limit <= rate), "{:?}", limits.why.text);
-                awake += u32::from(!limits.why.text.starts_with("SYN policing is on standby"));
+                active += u32::from(!limits.why.text.starts_with("SYN policing is on standby"));
             });
         }
-        let name = format!("{kind:?} {awake}\n{}", table(&world));
+        let name = format!("{kind:?} {active}\n{}", table(&world));
         let crowd = &world.seconds[25..80];
         let (admitted, _) =
             spread(crowd.iter().map(|s| (s.offered - s.syn_refused) as f64 / rate.get()));
         assert!(admitted < 1.05, "{admitted} {name}");
         if kind != Kind::PSyn {
-            assert_eq!((awake, total(crowd, |s| s.cgi_refused)), (0, 0), "{name}");
+            assert_eq!((active, total(crowd, |s| s.cgi_refused)), (0, 0), "{name}");
         }
     }
 }
@@ -304,10 +307,10 @@ impl Controller for Waiting {
     }
 }
 
-/// Where it is not the CPU that is short, a CPU with room is no reason to sleep, nor, asleep, to stay
+/// Where it is not the CPU that is short, a CPU with room is no reason for standby, nor, on standby, to stay
 /// so; also where the accept queue is so large that what the law aims at is a small part of it.
 #[test]
-fn a_slow_dependency_keeps_it_awake() {
+fn a_slow_dependency_keeps_it_active() {
     for accept in [1024, 8192] {
         let spec = Spec { accept, ..Spec::default() };
         for kind in KINDS {
@@ -315,19 +318,19 @@ fn a_slow_dependency_keeps_it_awake() {
                 Kind::PSyn => small_reference(accept),
                 _ => dual(kind, 10.0),
             };
-            let (mut world, mut dual) = (World::new(spec, 17), Waiting { dual, ticks: 0 });
+            let (mut world, mut dual) = (World::new(spec, SEED), Waiting { dual, ticks: 0 });
             let capacity = spec.capacity(CGI);
-            let (mut wakes, mut awake_before, mut awake_ticks) = (0, false, 0);
+            let (mut activations, mut active_before, mut active_ticks) = (0, false, 0);
             for (load, seconds) in [(0.5 * capacity, 20), (3.0 * capacity, 180)] {
                 world.run(&mut dual, (load, CGI, seconds), |_, limits| {
-                    let awake = !limits.why.text.starts_with("SYN policing is on standby");
-                    wakes += u32::from(awake && !awake_before);
-                    awake_ticks += u32::from(awake);
-                    awake_before = awake;
+                    let active = !limits.why.text.starts_with("SYN policing is on standby");
+                    activations += u32::from(active && !active_before);
+                    active_ticks += u32::from(active);
+                    active_before = active;
                 });
             }
-            let name = format!("{kind:?} {accept} {wakes} {awake_ticks}\n{}", table(&world));
-            assert!(wakes == 1 && awake_before && awake_ticks > 1_500, "{name}");
+            let name = format!("{kind:?} {accept} {activations} {active_ticks}\n{}", table(&world));
+            assert!(activations == 1 && active_before && active_ticks > 1_500, "{name}");
         }
     }
 }

@@ -9,6 +9,7 @@ mod cli_words;
 mod clock;
 mod crate_law;
 mod dependencies;
+mod first_screen;
 mod hosts;
 mod include_law;
 mod kernel_names;
@@ -63,7 +64,7 @@ impl std::fmt::Display for Problem {
 
 type Rule = fn(&Repository) -> Vec<Problem>;
 
-const RULES: [(&str, Rule); 15] = [
+const RULES: [(&str, Rule); 16] = [
     ("crate law", crate_law::check),
     ("include law", include_law::check),
     ("kernel library", kernel_names::check),
@@ -71,6 +72,7 @@ const RULES: [(&str, Rule); 15] = [
     ("clock", clock::check),
     ("pure crates", pure::check),
     ("sizes", sizes::check),
+    ("first screen", first_screen::check),
     ("licences", spdx::check),
     ("registers", register::check),
     ("banned words", banned::check),

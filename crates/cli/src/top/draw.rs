@@ -54,8 +54,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, view: &View) {
 }
 
 fn alert_lines(view: &View) -> Vec<Line<'static>> {
-    let trouble = view.trouble.iter().map(|t| format!("old figures: {}", plain(t)));
-    let lines = trouble.chain(alerts(&view.snapshot)).take(ALERTS_MAX);
+    let problem = view.problem.iter().map(|t| format!("old figures: {}", plain(t)));
+    let lines = problem.chain(alerts(&view.snapshot)).take(ALERTS_MAX);
     lines.map(|l| Line::from(l).fg(Color::Yellow)).collect()
 }
 
@@ -162,6 +162,7 @@ mod tests {
     use crate::top::history::LOOKS_MAX;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+    use std::fmt::Write as _;
     use std::path::Path;
     use tidegate_model::limits::{ServiceLimits, Why};
     use tidegate_model::router::{CrowdState, DestinationState, RouterState};
@@ -229,6 +230,31 @@ mod tests {
         lines.map(|l| l.trim_end().to_owned() + "\n").collect()
     }
 
+    /// A screen as a figure, for pages that are read without a terminal.
+    fn figure(screen: &str) -> String {
+        const CHAR_WIDTH: usize = 8;
+        const LINE_HEIGHT: usize = 18;
+        let columns = screen.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+        let width = (columns + 2) * CHAR_WIDTH;
+        let height = (screen.lines().count() + 1) * LINE_HEIGHT;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+             viewBox=\"0 0 {width} {height}\">\n<rect width=\"{width}\" height=\"{height}\" \
+             fill=\"#1b1f27\"/>\n<g font-family=\"monospace\" font-size=\"13\" fill=\"#e6e6e6\">\n"
+        );
+        for (at, line) in screen.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+            // Whatever the font is, a character is as wide as all others.
+            let (length, y) = (line.chars().count() * CHAR_WIDTH, (at + 1) * LINE_HEIGHT);
+            let text = line.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+            let _ = writeln!(
+                svg,
+                "<text x=\"{CHAR_WIDTH}\" y=\"{y}\" textLength=\"{length}\" \
+                 lengthAdjust=\"spacingAndGlyphs\" xml:space=\"preserve\">{text}</text>"
+            );
+        }
+        svg + "</g>\n</svg>\n"
+    }
+
     fn golden(name: &str, found: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
         if std::env::var_os("TIDEGATE_BLESS").is_some() {
@@ -246,6 +272,7 @@ mod tests {
         }
         golden("top.txt", &screen(&view, (116, 18)));
         golden("top-narrow.txt", &screen(&view, (80, 18)));
+        golden("../../../../docs/figures/top.svg", &figure(&screen(&view, (100, 15))));
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub(crate) const HOOKS: [&str; 11] = [
     "router_sweep",
 ];
 
+/// Sources whose programs run at XDP (`packet/context.h`); all others run at tc, or see no packet.
+const AT_XDP: [&str; 3] = ["xdp.bpf.c", "flood.bpf.c", "ring.bpf.c"];
+
 /// Compilers in order of preference, where `TIDEGATE_CLANG` does not name one.
 const CLANGS: [&str; 5] = ["clang-19", "clang-22", "clang-16", "clang-14", "clang"];
 
@@ -44,7 +47,10 @@ pub(crate) fn compile(root: &Path, hook: &str, clang: &Path, object: &Path) -> R
 
 /// Compiles any source to `object`.
 pub(crate) fn compile_source(source: &Path, clang: &Path, object: &Path) -> Result<(), String> {
-    let arguments = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"];
+    let mut arguments = vec!["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"];
+    if AT_XDP.iter().any(|name| source.ends_with(name)) {
+        arguments.push("-DTG_AT_XDP");
+    }
     SkeletonBuilder::new()
         .source(source)
         .obj(object)

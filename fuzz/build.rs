@@ -11,7 +11,7 @@ const TARGETS: [(&str, &str, &[(&str, Option<&str>)]); 5] = [
         &[
             ("TG_HOOK", Some("\"hook/xdp.bpf.c\"")),
             ("TG_HOOK_FN", Some("tg_xdp")),
-            ("TG_NATIVE_XDP", None),
+            ("TG_AT_XDP", None),
         ],
     ),
     (

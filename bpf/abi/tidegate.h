@@ -70,7 +70,7 @@ struct tg_table {
 	__u32 sample_refused;
 	__u32 pad;
 	struct tg_bucket_params answers;	/* per CPU */
-	struct tg_bucket_params answers_proved;	/* see reply/reset.h */
+	struct tg_bucket_params answers_proved;	/* see reply/rst.h */
 	struct tg_service service[TG_SERVICES_MAX];
 	__u8 ports[TG_PORT_BYTES];
 };

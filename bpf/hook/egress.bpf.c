@@ -4,8 +4,6 @@
  * never drops, never changes a packet. It may see packets that segmentation
  * will cut later: what a response begins with and ends are all it looks for.
  */
-#define TG_CONTEXT struct __sk_buff
-
 #include "../packet/tc.h"
 #include "../packet/classify.h"
 #include "../track/turn.h"

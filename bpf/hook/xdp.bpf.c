@@ -3,9 +3,6 @@
  * Ingress at XDP. Frags-aware, so that a large MTU is no obstacle to attaching;
  * headers are read from the first buffer only, and a SYN always fits there.
  */
-#define TG_LOAD_BYTES bpf_xdp_load_bytes
-#define TG_CONTEXT struct xdp_md
-
 #include "../packet/parse.h"
 #include "../import/import.h"
 #include "../syn/judge.h"

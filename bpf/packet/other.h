@@ -8,6 +8,7 @@
 #ifndef TG_OTHER_H
 #define TG_OTHER_H
 
+#include "context.h"
 #include "packet.h"
 #include "wire.h"
 

@@ -3,15 +3,15 @@
  * The parser: a cursor and one function per header, which checks, advances and
  * tells what follows. It ends at TCP. Everything that is not understood has a
  * reason and passes; for imported rules other.h tells more of it. After the
- * parser every integer is in host order, except addresses. A hook defines
- * TG_LOAD_BYTES, the helper that reads its frame, and wraps the parser into a
- * function of its own that is not static: the verifier looks at such a function
- * once, instead of following each way through the parser to the end of the
+ * parser every integer is in host order, except addresses. A hook wraps the parser
+ * into a function of its own that is not static: the verifier looks at such a
+ * function once, instead of following each way through the parser to the end of the
  * program.
  */
 #ifndef TG_PARSE_H
 #define TG_PARSE_H
 
+#include "context.h"
 #include "other.h"
 #include "packet.h"
 #include "wire.h"

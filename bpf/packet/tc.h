@@ -3,9 +3,6 @@
 #ifndef TG_TC_H
 #define TG_TC_H
 
-#define TG_LOAD_BYTES bpf_skb_load_bytes
-#define TG_CONTEXT struct __sk_buff
-
 #include "parse.h"
 
 /* A hook may look at what the parser has not understood, and change the reason. */

@@ -13,7 +13,7 @@
 #ifndef TG_REFUSE_H
 #define TG_REFUSE_H
 
-#include "reset.h"
+#include "rst.h"
 #include "../packet/options.h"
 #include "../http/request_maps.h"
 

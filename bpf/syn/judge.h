@@ -28,7 +28,7 @@
 #ifndef TG_JUDGE_H
 #define TG_JUDGE_H
 
-#include "../reply/reset.h"
+#include "../reply/rst.h"
 #include "../packet/chosen.h"
 #include "../packet/classify.h"
 #include "../packet/count.h"
@@ -37,6 +37,7 @@
 #include "late.h"
 #include "../packet/lease.h"
 #include "limits.h"
+#include "../packet/context.h"
 #include "../packet/packet.h"
 #include "../packet/refused.h"
 #include "../track/queue.h"

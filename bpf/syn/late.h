@@ -24,6 +24,7 @@
 #ifndef TG_LATE_H
 #define TG_LATE_H
 
+#include "../packet/context.h"
 #include "limits.h"
 #include "../track/queue.h"
 #include "../track/turn.h"

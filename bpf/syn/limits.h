@@ -30,8 +30,6 @@ static __always_inline struct tg_senders *tg_host_senders(__u64 service)
 	return tg_at(&tg_senders, service);
 }
 
-/* Not static: the verifier looks at each once. */
-#define TG_STEP __noinline
 #include "../../policy/chain/decide.h"
 
 /* 1: the source may open no more connections. Not static, as the steps. */

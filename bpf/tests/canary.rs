@@ -83,17 +83,17 @@ const CHAIN: [Canary; 18] = [
 ];
 
 const ANSWER: [Canary; 11] = [
-    ("bpf/reply/reset.h", "bpf_htonl(p->seq + 1 + p->payload)", "bpf_htonl(p->seq + 1)"),
-    ("bpf/reply/reset.h", "src && src < 224", "src && src < 240"),
-    ("bpf/reply/reset.h", "src == 127 &&", "src == 128 &&"),
-    ("bpf/reply/reset.h", "TG_ANSWER_NEVER || p->group", "TG_ANSWER_NEVER"),
-    ("bpf/reply/reset.h", "tcp->flags = TG_TCP_RST | TG_TCP_ACK;", "tcp->flags = TG_TCP_RST;"),
-    ("bpf/reply/reset.h", "a->ip.id = 0;", "a->ip.id = 1;"),
-    ("bpf/reply/reset.h", "\treturn (sum & 0xffff) + (sum >> 16);", "\treturn sum & 0xffff;"),
-    ("bpf/reply/reset.h", "a->ip.hops = TG_ANSWER_TTL;", "a->ip.hops = 1;"),
+    ("bpf/reply/rst.h", "bpf_htonl(p->seq + 1 + p->payload)", "bpf_htonl(p->seq + 1)"),
+    ("bpf/reply/rst.h", "src && src < 224", "src && src < 240"),
+    ("bpf/reply/rst.h", "src == 127 &&", "src == 128 &&"),
+    ("bpf/reply/rst.h", "TG_ANSWER_NEVER || p->group", "TG_ANSWER_NEVER"),
+    ("bpf/reply/rst.h", "tcp->flags = TG_TCP_RST | TG_TCP_ACK;", "tcp->flags = TG_TCP_RST;"),
+    ("bpf/reply/rst.h", "a->ip.id = 0;", "a->ip.id = 1;"),
+    ("bpf/reply/rst.h", "\treturn (sum & 0xffff) + (sum >> 16);", "\treturn sum & 0xffff;"),
+    ("bpf/reply/rst.h", "a->ip.hops = TG_ANSWER_TTL;", "a->ip.hops = 1;"),
     ("bpf/hook/xdp.bpf.c", "(int)length - (int)now", "0"),
     ("bpf/hook/xdp.bpf.c", "tg_xdp_swap(data);", ""),
-    ("bpf/reply/reset.h", "return tg_bucket_take(cap, bucket, 0);", "return 1;"),
+    ("bpf/reply/rst.h", "return tg_bucket_take(cap, bucket, 0);", "return 1;"),
 ];
 
 /// The first case that, whole or in part, ends otherwise than the reference says, or kills the

@@ -123,7 +123,7 @@ fn hook(target: &str, defines: &[&str]) {
 #[test]
 fn the_xdp_hook() {
     let hook_file = "-DTG_HOOK=\"hook/xdp.bpf.c\"";
-    hook("hook_xdp", &[hook_file, "-DTG_HOOK_FN=tg_xdp", "-DTG_NATIVE_XDP"]);
+    hook("hook_xdp", &[hook_file, "-DTG_HOOK_FN=tg_xdp", "-DTG_AT_XDP"]);
 }
 
 #[test]

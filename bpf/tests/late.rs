@@ -256,7 +256,7 @@ const CANARIES: [Canary; 24] = [
     ("bpf/track/turn.h", "tg_turn_change(flow, &meta, 0, TG_FLOW_TAKEN);", ";"),
     ("bpf/track/flow.h", "(meta & TG_FLOW_WAITING) && (meta & TG_FLOW_TAKEN);", "meta & 1;"),
     ("bpf/track/flow.h", "pending->syn_ns &= ~TG_FLOW_FAST;", ";"),
-    ("bpf/reply/reset.h", "tcp->seq = bpf_htonl(p->ack);", ""),
+    ("bpf/reply/rst.h", "tcp->seq = bpf_htonl(p->ack);", ""),
 ];
 
 /// The first scene that goes otherwise with these sources, or kills the program.

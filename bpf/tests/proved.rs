@@ -222,7 +222,7 @@ fn beyond_the_cap_a_proved_source_is_told_and_nobody_else() {
     native.finish();
 }
 
-const ANSWER_H: &str = "bpf/reply/reset.h";
+const ANSWER_H: &str = "bpf/reply/rst.h";
 const CANARIES: [Canary; 14] = [
     (ANSWER_H, "|| tg_senders_flood(senders))", ")"),
     (ANSWER_H, "|| !tg_source_proved(source, now_ns))", ")"),

@@ -23,6 +23,8 @@
  * it needs, looks, and writes under the lock only if its own direction still
  * stands where it was; where it does not, the packet is passed unfollowed, and
  * what follows it does not fit: OPAQUE. Numbers only go wrong towards passing.
+ *
+ * The connections of signals are others (track/flow.h, docs/decisions/0023).
  */
 #ifndef TG_CONN_H
 #define TG_CONN_H

@@ -33,6 +33,10 @@
  * in flight: the server does not know it (syn/late.h).
  *
  * Each connection holds the place of its source (track/source.h) while it is open.
+ *
+ * track/conn.h has a record of its own for services with request rules. A record
+ * here may be lost at any time; one there is locked, and counts what is in flight.
+ * docs/decisions/0023 says why they are not one.
  */
 #ifndef TG_FLOW_H
 #define TG_FLOW_H

@@ -13,6 +13,7 @@
 #define TG_QUEUE_H
 
 #include "../packet/options.h"
+#include "../packet/context.h"
 #include "../packet/packet.h"
 #include "reset.h"
 

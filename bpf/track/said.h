@@ -22,6 +22,7 @@
 #ifndef TG_SAID_H
 #define TG_SAID_H
 
+#include "../packet/context.h"
 #include "../packet/packet.h"
 #include "talk.h"
 

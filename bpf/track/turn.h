@@ -29,6 +29,7 @@
 #ifndef TG_TURN_H
 #define TG_TURN_H
 
+#include "../packet/context.h"
 #include "flow.h"
 #include "queue.h"
 #include "said.h"

@@ -7,6 +7,17 @@
 #ifndef TG_FUZZ_HARNESS_H
 #define TG_FUZZ_HARNESS_H
 
+#include <stdio.h>
+#include <stdlib.h>
+
 int fuzz_one(const unsigned char *data, unsigned long size);
+
+static inline void fuzz_must(int holds, const char *what)
+{
+	if (holds)
+		return;
+	fprintf(stderr, "does not hold: %s\n", what);
+	abort();
+}
 
 #endif

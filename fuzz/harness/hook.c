@@ -43,14 +43,6 @@ struct fuzz_head {
 };
 TG_ASSERT(sizeof(struct fuzz_head) == FUZZ_HEAD);
 
-static void fuzz_must(int holds, const char *what)
-{
-	if (holds)
-		return;
-	fprintf(stderr, "does not hold: %s\n", what);
-	abort();
-}
-
 static void fuzz_listen(__u32 ipv6, __u32 addr, __u16 port, __u8 service)
 {
 	struct tg_listen_key key = { .port = port, .proto = TG_PROTO_TCP };
@@ -174,7 +166,7 @@ static void fuzz_socket(const struct fuzz_head *head)
 
 static int fuzz_is_answer(int action)
 {
-#ifdef TG_NATIVE_XDP
+#ifdef TG_AT_XDP
 	return action == XDP_TX || action == XDP_REDIRECT;
 #else
 	return action == 7;
@@ -183,7 +175,7 @@ static int fuzz_is_answer(int action)
 
 static int fuzz_is_pass(int action)
 {
-#ifdef TG_NATIVE_XDP
+#ifdef TG_AT_XDP
 	return action == XDP_PASS;
 #else
 	return action == TG_TC_NEXT;
@@ -192,7 +184,7 @@ static int fuzz_is_pass(int action)
 
 static int fuzz_is_drop(int action)
 {
-#ifdef TG_NATIVE_XDP
+#ifdef TG_AT_XDP
 	return action == XDP_DROP;
 #else
 	return action == TG_TC_SHOT;

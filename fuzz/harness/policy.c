@@ -48,14 +48,6 @@ static int fuzz_get(struct fuzz_bytes *b, void *to, unsigned long length)
 	return 1;
 }
 
-static void fuzz_must(int holds, const char *what)
-{
-	if (holds)
-		return;
-	fprintf(stderr, "does not hold: %s\n", what);
-	abort();
-}
-
 /* The bounds that policy/src/params.rs keeps. */
 static void fuzz_sane_bucket(struct tg_bucket_params *b, tg_u64 *reserve)
 {

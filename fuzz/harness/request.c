@@ -16,14 +16,6 @@
 #define FUZZ_HEAD 3	/* bytes before the text: what, cut (two) */
 #define FUZZ_BODY_MAX 1500	/* below the steps that a packet may take */
 
-static void fuzz_must(int holds, const char *what)
-{
-	if (holds)
-		return;
-	fprintf(stderr, "does not hold: %s\n", what);
-	abort();
-}
-
 static void fuzz_load(const unsigned char *data, __u32 length, __u8 behind)
 {
 	memcpy(host_head.bytes, data, length);

@@ -38,14 +38,6 @@ TG_ASSERT(sizeof(struct fuzz_step) == 8);
 static __u32 fuzz_next[FUZZ_CONNECTIONS][2];
 static __u64 fuzz_asked;	/* segments of clients with payload */
 
-static void fuzz_must(int holds, const char *what)
-{
-	if (holds)
-		return;
-	fprintf(stderr, "does not hold: %s\n", what);
-	abort();
-}
-
 static void fuzz_listen(void)
 {
 	struct tg_listen_key key = { .port = 80, .proto = TG_PROTO_TCP };

@@ -8,8 +8,8 @@
  *	struct tg_bucket_copy *tg_host_copy(tg_u64 service)		of this CPU
  *	struct tg_senders *tg_host_senders(tg_u64 service)
  *
- * A step finds its state by itself. Where TG_STEP makes steps functions of their
- * own, the kernel's verifier looks at each once, and at all policies not once for
+ * A step finds its state by itself, and is a function of its own that is not static:
+ * the kernel's verifier looks at each once, and at all policies not once for
  * each way that leads there.
  */
 #ifndef TG_DECIDE_H
@@ -17,9 +17,7 @@
 
 #include "chain.h"
 
-#ifndef TG_STEP
-#define TG_STEP TG_INLINE
-#endif
+#define TG_STEP __attribute__((noinline))
 
 #define TG_CHAIN_DECIDED 1
 #define TG_CHAIN_LOST 2		/* the service was not found */

@@ -3,9 +3,6 @@
  * A flood of SYNs for live test runs (BPF_F_TEST_XDP_LIVE_FRAMES), and what
  * swallows packets at the end of a path.
  */
-#define TG_LOAD_BYTES bpf_xdp_load_bytes
-#define TG_CONTEXT struct xdp_md
-
 #include "../../packet/parse.h"
 #include "../../track/queue.h"
 

@@ -7,9 +7,6 @@
  * be subtracted; two more show what no dataplane with our rules can do without:
  * reading the headers, and asking the kernel for the socket of a SYN.
  */
-#define TG_LOAD_BYTES bpf_xdp_load_bytes
-#define TG_CONTEXT struct xdp_md
-
 #include "../../packet/parse.h"
 #include "../../track/queue.h"
 

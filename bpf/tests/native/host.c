@@ -289,7 +289,7 @@ static void host_lose(struct host_bytes *b)
 
 static int host_call(__u32 ifindex, int egress)
 {
-#ifdef TG_NATIVE_XDP
+#ifdef TG_AT_XDP
 	struct xdp_md ctx = { .ingress_ifindex = ifindex };
 #else
 	struct __sk_buff ctx = { .ifindex = ifindex };

@@ -379,7 +379,7 @@ long bpf_redirect(__u32 ifindex, __u64 flags)
 {
 	(void)flags;
 	native.redirected = 1 + ifindex;
-#ifdef TG_NATIVE_XDP
+#ifdef TG_AT_XDP
 	return XDP_REDIRECT;
 #else
 	return 7;	/* TC_ACT_REDIRECT */
@@ -392,7 +392,7 @@ static void native_show(void)
 	__u8 *data = native.guard - native.linear;
 
 	memcpy(data, native.frame, native.linear);
-#ifdef TG_NATIVE_XDP
+#ifdef TG_AT_XDP
 	((struct xdp_md *)native.ctx)->data = (__u64)data;
 	((struct xdp_md *)native.ctx)->data_end = (__u64)native.guard;
 #else

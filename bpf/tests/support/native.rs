@@ -45,7 +45,7 @@ impl Program {
 
     fn source(self) -> Source {
         let (file, function, more) = match self {
-            Self::Ingress(Hook::Xdp) => ("xdp", "tg_xdp", "-DTG_NATIVE_XDP"),
+            Self::Ingress(Hook::Xdp) => ("xdp", "tg_xdp", "-DTG_AT_XDP"),
             Self::Ingress(Hook::Tc) => {
                 ("tc", "tg_ingress", "-DTG_HOOK_EGRESS=\"hook/egress.bpf.c\"")
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The caps on RSTs, as in the dataplane (bpf/reply/reset.h): one for everybody, and one beyond it for
+//! The caps on RSTs, as in the dataplane (bpf/reply/rst.h): one for everybody, and one beyond it for
 //! sources that have completed a handshake lately.
 
 use std::collections::btree_map::Entry;

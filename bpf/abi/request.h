@@ -151,7 +151,7 @@ union tg_limits_row {
 #define TG_CONN_WAIT 2		/* the server has not begun to answer */
 #define TG_CONN_ANSWER 3	/* the server is answering */
 #define TG_CONN_OPAQUE 4	/* cannot be followed: never judged again */
-#define TG_CONN_REFUSED 5	/* answered by us: only remnants come */
+#define TG_CONN_REFUSED 5	/* answered by us: what still comes is closed */
 
 #define TG_CONN_HEAD 1		/* the request is HEAD: an answer without body */
 #define TG_CONN_CONNECT 2	/* the request is CONNECT */
@@ -169,7 +169,7 @@ union tg_limits_row {
 
 /*
  * A connection of a service with rules, from the end of its handshake on.
- * Verified ones only: strangers cannot fill this. By seeded 64-bit fingerprint,
+ * Verified ones only: spoofed sources cannot fill it. By seeded 64-bit fingerprint,
  * which stands in the value once more: a place may change hands while another
  * CPU still looks at it.
  */

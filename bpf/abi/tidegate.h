@@ -47,7 +47,7 @@ struct tg_lease {
 	__u64 heartbeat_ns;	/* bpf_ktime_get_ns; 0: never */
 };
 
-#define TG_TABLE_NEVER 1	/* there are never-shed prefixes */
+#define TG_TABLE_NEVER 1	/* there are exempt prefixes */
 #define TG_TABLE_ORIGINS 2	/* tg_origins knows all about IPv4 */
 
 #define TG_SERVICE_PREFIXES 1	/* the service has classes by prefix */
@@ -82,7 +82,7 @@ struct tg_listen_key {
 	__u8 slot;
 };
 
-#define TG_LISTEN_NEVER 1	/* a port that is never shed */
+#define TG_LISTEN_NEVER 1	/* a port that is exempt */
 
 struct tg_listen {
 	__u8 service;
@@ -118,14 +118,14 @@ struct tg_doors {
 struct tg_prefix_key {
 	__u32 bits;		/* 16 + prefix length of the mapped address */
 	__u8 slot;
-	__u8 service;		/* TG_SERVICES_MAX: the never-shed set */
+	__u8 service;		/* TG_SERVICES_MAX: the exempt set */
 	__u8 addr[16];
 	__u8 pad[2];
 };
 #define TG_PREFIX_BITS_MAX (16 + 128)
 
 /*
- * The prefixes once more, for IPv4: all services and the never-shed set
+ * The prefixes once more, for IPv4: all services and the exempt set
  * flattened into tables that are read, not searched. An entry is the number of
  * a row, or TG_ORIGIN_BLOCK and the number of a block that looks at the next 8
  * bits. Prefixes that do not fit stay in the trie, and the flag is not set.
@@ -133,7 +133,7 @@ struct tg_prefix_key {
 #define TG_ORIGIN_BLOCK 32768
 #define TG_ORIGIN_BLOCKS 2048
 #define TG_ORIGIN_ROWS 8192
-#define TG_ORIGIN_NEVER 1	/* row of what is never shed */
+#define TG_ORIGIN_NEVER 1	/* row of what is exempt */
 
 struct tg_origin {
 	__u8 class[TG_SERVICES_MAX];	/* 0: none */

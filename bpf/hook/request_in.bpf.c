@@ -9,8 +9,8 @@
 #include "../request/refusal.h"
 
 /*
- * 1: the numbers of this packet are those of the connection, not a stranger's
- * guess: it acknowledges the server's ISN and carries nothing, as the end of a
+ * 1: the numbers of this packet are those of the connection, and nobody guessed
+ * them: it acknowledges the server's ISN and carries nothing, as the end of a
  * handshake does; or the server's socket says that these are its first bytes.
  */
 static __always_inline int tg_is_proved(struct __sk_buff *skb,
@@ -27,8 +27,8 @@ static __always_inline int tg_is_proved(struct __sk_buff *skb,
  * is here to be asked. Once data was seen, no later packet gets a place: its
  * request may be outstanding. Returns the place, if it may be judged.
  */
-static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
-						   const struct tg_visit *v)
+static __always_inline struct tg_conn *tg_untracked(struct __sk_buff *skb,
+						    const struct tg_visit *v)
 {
 	struct tg_flow flow = { .fingerprint = v->key };
 	__u32 reason = TG_REASON_UNVERIFIED;
@@ -52,9 +52,9 @@ static __always_inline struct tg_conn *tg_stranger(struct __sk_buff *skb,
 		return conn;
 	/* Nobody looked at their SYNs. */
 	if (reason == TG_REASON_UNVERIFIED &&
-	    tg_never_shed(&v->view, &v->p, v->listen,
-			  tg_origin(&v->view, &v->p)))
-		reason = TG_REASON_NEVER_SHED;
+	    tg_exempt(&v->view, &v->p, v->listen,
+		      tg_origin(&v->view, &v->p)))
+		reason = TG_REASON_EXEMPT;
 	tg_count_reason(v->service, reason);
 	return 0;
 }
@@ -246,7 +246,7 @@ static __always_inline void tg_reset_by(struct __sk_buff *skb,
  * the daemon that runs the sweep may be gone. Then it is the server's stack that
  * answers: it knows no such connection.
  */
-static __always_inline int tg_remnant_holds(const struct tg_visit *v,
+static __always_inline int tg_closing_holds(const struct tg_visit *v,
 					    const struct tg_conn *conn)
 {
 	__u64 now_ns = bpf_ktime_get_ns();
@@ -266,8 +266,8 @@ static __always_inline int tg_known(struct __sk_buff *skb,
 	if (!w)
 		return TG_TC_NEXT;
 	if (READ_ONCE(conn->phase) == TG_CONN_REFUSED) {
-		if (tg_remnant_holds(v, conn))
-			return tg_remnant(skb, v, conn, w);
+		if (tg_closing_holds(v, conn))
+			return tg_closing(skb, v, conn, w);
 		tg_conn_forget(conn, v->key);
 		return TG_TC_NEXT;
 	}
@@ -309,7 +309,7 @@ int tg_request_in(struct __sk_buff *skb)
 	v.key = tg_hash_flow(&v.p, 0);
 	conn = tg_conn_find(&v.key);
 	if (!conn)
-		conn = tg_stranger(skb, &v);
+		conn = tg_untracked(skb, &v);
 	return conn ? tg_known(skb, &v, conn) : TG_TC_NEXT;
 }
 

@@ -4,7 +4,7 @@
  *
  *	no rule matches					goes on
  *	kill switch, lease ended			goes on
- *	never-shed port or source, session of a peer	goes on
+ *	exempt port or source, session of a peer	goes on
  *	within the rule's rates				goes on, counted
  *	above, but shadow or lease relaxing		goes on, counted
  *	above						dropped, counted
@@ -111,7 +111,7 @@ tg_import_exempt(void *rows, const struct tg_packet *p, __u32 seen)
 		return 1;
 	if (tg_classification(&view) || view.released)
 		return 1;
-	return tg_never_shed(&view, p, 0, tg_origin(&view, p));
+	return tg_exempt(&view, p, 0, tg_origin(&view, p));
 }
 
 /* 1: one that is refused anyway, without the lock: times only grow under one rule. */

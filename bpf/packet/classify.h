@@ -180,9 +180,9 @@ static __always_inline __u32 tg_origin(const struct tg_class_view *view,
 	return tg_origin_of(view->slot, p->src[3]);
 }
 
-static __always_inline int tg_never_shed(const struct tg_class_view *view,
-					 const struct tg_packet *p,
-					 int listen, __u32 origin)
+static __always_inline int tg_exempt(const struct tg_class_view *view,
+				     const struct tg_packet *p,
+				     int listen, __u32 origin)
 {
 	if (tg_listen_flags(listen) & TG_LISTEN_NEVER)
 		return 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Every map, once. All hooks share them; the loader sizes those that depend on
- * the configuration and pins them. Maps that strangers can fill (pending,
+ * the configuration and pins them. Maps that any sender can fill (pending,
  * flows, states) are arrays: fixed, and their loss is harmless. Those of whole
  * cache lines are mappable only because the values of such an array begin at a
  * page: otherwise every set would lie across two lines.

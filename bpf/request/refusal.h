@@ -293,7 +293,7 @@ static __always_inline int tg_refuse(struct __sk_buff *skb,
  * Under the lock: 1, if a segment asks for the 503 once more: all of it was here
  * before, so its sender has heard nothing for as long as it waits.
  */
-static __always_inline int tg_remnant_asks(struct tg_conn *conn, __u32 upto,
+static __always_inline int tg_closing_asks(struct tg_conn *conn, __u32 upto,
 					   __u64 now_ns)
 {
 	if (tg_ahead(upto, conn->client_next) > 0 ||
@@ -304,7 +304,7 @@ static __always_inline int tg_remnant_asks(struct tg_conn *conn, __u32 upto,
 }
 
 /* What a connection was refused with, and that its client still sends. */
-static __always_inline int tg_remnant_read(const struct tg_visit *v,
+static __always_inline int tg_closing_read(const struct tg_visit *v,
 					   struct tg_conn *conn,
 					   struct tg_refusal *r, int *done)
 {
@@ -316,7 +316,7 @@ static __always_inline int tg_remnant_read(const struct tg_visit *v,
 	conn->seen_ns = now_ns;
 	/* who has the 503 asks for nothing */
 	r->asks = tg_extent(&v->p) && v->p.ack != conn->refused_end &&
-		  tg_remnant_asks(conn, upto, now_ns);
+		  tg_closing_asks(conn, upto, now_ns);
 	if (tg_ahead(upto, conn->client_next) > 0)
 		conn->client_next = upto;
 	if (v->p.flags & TG_TCP_FIN)
@@ -338,7 +338,7 @@ static __always_inline int tg_remnant_read(const struct tg_visit *v,
 }
 
 /* The 503 again, with the text that is in force now. */
-static __always_inline int tg_remnant_again(struct __sk_buff *skb,
+static __always_inline int tg_closing_again(struct __sk_buff *skb,
 					    const struct tg_visit *v,
 					    struct tg_conn *conn,
 					    struct tg_work *w)
@@ -364,7 +364,7 @@ static __always_inline int tg_remnant_again(struct __sk_buff *skb,
 }
 
 /* Acknowledges what the client sends on; it has the answer. */
-static __always_inline int tg_remnant_ack(struct __sk_buff *skb,
+static __always_inline int tg_closing_ack(struct __sk_buff *skb,
 					  const struct tg_visit *v,
 					  struct tg_work *w)
 {
@@ -380,7 +380,7 @@ static __always_inline int tg_remnant_ack(struct __sk_buff *skb,
 }
 
 /* A SYN or RST ends what was left of a connection, unless a RST only guesses. */
-static __always_inline int tg_remnant_end(const struct tg_visit *v,
+static __always_inline int tg_closing_end(const struct tg_visit *v,
 					  struct tg_conn *conn)
 {
 	__u32 sent = READ_ONCE(conn->client_next) - conn->refused_seq;
@@ -392,7 +392,7 @@ static __always_inline int tg_remnant_end(const struct tg_visit *v,
 }
 
 /* A packet of a connection that was refused. */
-static __always_inline int tg_remnant(struct __sk_buff *skb,
+static __always_inline int tg_closing(struct __sk_buff *skb,
 				      const struct tg_visit *v,
 				      struct tg_conn *conn, struct tg_work *w)
 {
@@ -400,24 +400,24 @@ static __always_inline int tg_remnant(struct __sk_buff *skb,
 	int done, has;
 
 	if (v->p.flags & (TG_TCP_SYN | TG_TCP_RST))
-		return tg_remnant_end(v, conn);
+		return tg_closing_end(v, conn);
 	/* An acknowledgement of what was never sent only guesses. */
 	if (v->p.ack - READ_ONCE(conn->server_next) >
 	    READ_ONCE(conn->refused_end) - READ_ONCE(conn->server_next))
 		return TG_TC_SHOT;
 	__builtin_memset(r, 0, sizeof(*r));
-	if (tg_remnant_read(v, conn, r, &done) ||
+	if (tg_closing_read(v, conn, r, &done) ||
 	    tg_layout_of(skb, &v->p, &w->at) || !w->at.plain ||
 	    w->at.fragment || tg_send_prepare(skb, &w->at, &w->send))
 		return TG_TC_SHOT;
 	has = v->p.ack == r->end;
 	if (r->refuse == TG_REFUSE_503 && r->asks)
-		return tg_remnant_again(skb, v, conn, w);
+		return tg_closing_again(skb, v, conn, w);
 	if (r->refuse == TG_REFUSE_503 && has && done)
 		tg_conn_forget(conn, v->key);
 	if (r->refuse == TG_REFUSE_503 && has &&
 	    (done & TG_CONN_OWED || tg_extent(&v->p)))
-		return tg_remnant_ack(skb, v, w);
+		return tg_closing_ack(skb, v, w);
 	if (r->local)
 		return TG_TC_SHOT;
 	tg_send_probe(skb, &w->send);

@@ -4,7 +4,7 @@
  *
  *	no rule, or TLS that no rule asks for		pass (no-rule, tls)
  *	a table has no answer				pass (lookup-failed)
- *	never-shed port or source			pass (never-shed)
+ *	exempt port or source			pass (exempt)
  *	kill switch, lease ended			pass (released …)
  *	bucket of the rule admits			pass, counted by rule
  *	shadow, or lease relaxing			pass, counted by rule
@@ -177,9 +177,9 @@ tg_look(struct __sk_buff *skb, const struct tg_visit *v, struct tg_found *found)
 /* Why this request passes, whatever its rule says; or NONE. */
 static __always_inline __u32 tg_spared(const struct tg_visit *v, __u32 strength)
 {
-	if (tg_never_shed(&v->view, &v->p, v->listen,
-			  tg_origin(&v->view, &v->p)))
-		return TG_REASON_NEVER_SHED;
+	if (tg_exempt(&v->view, &v->p, v->listen,
+		      tg_origin(&v->view, &v->p)))
+		return TG_REASON_EXEMPT;
 	return tg_lease_passes(v->view.released, strength);
 }
 

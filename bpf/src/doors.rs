@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_shed_is_told_at_the_door() {
+    fn what_is_exempt_is_told_at_the_door() {
         let bytes = table(&plan(&[&[("any", 22), ("any", 80)]]));
         let door = |number: usize| {
             abi::read::<Door>(&bytes[offset_of!(Doors, door) + size_of::<Door>() * number..])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! IPv4 prefixes of all services and of the never-shed set, flattened into tables that are read,
+//! IPv4 prefixes of all services and of the exempt set, flattened into tables that are read,
 //! not searched: at most four reads instead of two walks through a trie of thousands of prefixes.
 //!
 //! ```text
@@ -186,7 +186,7 @@ mod tests {
     use std::net::Ipv4Addr;
     use tidegate_config::{ClassConfig, Exempt, ServiceConfig};
 
-    /// What the kernel reads (`tg_origin_of` in packet/classify.h): never shed, or a class.
+    /// What the kernel reads (`tg_origin_of` in packet/classify.h): exempt, or a class.
     fn read(bytes: &[u8], address: Ipv4Addr, service: usize) -> Option<u8> {
         let entry = |index: usize| u16::from_ne_bytes([bytes[2 * index], bytes[2 * index + 1]]);
         let in_block = |entry: u16, below: u8| {

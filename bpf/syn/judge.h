@@ -8,7 +8,7 @@
  *						for what is late (syn/late.h),
  *						which goes on as a SYN without
  *						a socket does
- *	never-shed port or source		pass
+ *	exempt port or source		pass
  *	a socket exists for the tuple		pass (socket-…), but for one in
  *						TIME_WAIT whose tuple the SYN
  *						opens anew (track/queue.h)
@@ -212,9 +212,9 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	__u32 service;
 
 	c->origin = tg_origin(&c->view, p);
-	if (tg_never_shed(&c->view, p, listen, c->origin))
+	if (tg_exempt(&c->view, p, listen, c->origin))
 		return tg_pass(c->late ? TG_REASON_NOT_NEW :
-					 TG_REASON_NEVER_SHED);
+					 TG_REASON_EXEMPT);
 	c->ask.event.key = tg_hash_syn(p);
 	c->fingerprint = tg_hash_flow(p, 0);
 	c->limits = tg_host_limits(c->service);

@@ -163,7 +163,7 @@ fn tokens_are_kept_for_the_classes_above() {
 }
 
 #[test]
-fn never_shed_sources_and_ports_pass_whatever_the_limit() {
+fn exempt_sources_and_ports_pass_whatever_the_limit() {
     let mut plan = plan(vec![service("a", 80), service("ssh", 22)]);
     plan.config.exempt = Exempt {
         sources: vec!["198.51.100.0/24".parse().unwrap()],

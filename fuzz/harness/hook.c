@@ -66,7 +66,7 @@ static void fuzz_prefix(__u8 service, __u8 first, __u8 bits, __u32 class)
 	native_add(&tg_prefixes, &key, &class);
 }
 
-/* 192.0.2.10:80 and :22, any address :443; 10/8 is never shed. */
+/* 192.0.2.10:80 and :22, any address :443; 10/8 is exempt. */
 static void fuzz_tables(const struct fuzz_head *head)
 {
 	struct tg_table *table = host_table();

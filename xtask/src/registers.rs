@@ -123,7 +123,7 @@ pub(crate) fn reasons_page(reasons: &[Reason]) -> String {
         "Every verdict has exactly one of these reasons: in metrics (label `reason`), in `tidegate \
          explain`,\nin samples. Numbers and names never change their meaning.\n\nOf services with \
          [request rules](requests.md), a segment with data that no rule of its own could evaluate\ncounts \
-         once (`tidegate_requests_unjudged_segments_total`). Its reason is one of the last table, or one \
+         once (`tidegate_requests_unevaluated_segments_total`). Its reason is one of the last table, or one \
          of\nthe first that says the same.\n",
     );
     let mut group = "";

@@ -395,7 +395,7 @@ fn variants(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<(
             place: Rc::clone(&places.listening),
             expect,
         };
-        let about = "SYN; listeners; neither classes nor never-shed prefixes";
+        let about = "SYN; listeners; neither classes nor exempt prefixes";
         maker.add((&format!("{verb}-{name}-plain"), about), &simple, plain)?;
     }
     let answered = Scene {

@@ -32,7 +32,7 @@ pub struct Scale {
     pub listens: usize,
     /// Prefixes of each class.
     pub class_prefixes: usize,
-    /// Prefixes that are never shed.
+    /// Prefixes that are exempt.
     pub never_prefixes: usize,
     /// Established connections of the namespace that has many.
     pub sockets: usize,

@@ -75,7 +75,7 @@ static void host_listen(struct host_bytes *b)
 	native_add(&tg_listens, &key, &listen);
 }
 
-/* p: a prefix of sources, of a class or never shed (no service). */
+/* p: a prefix of sources, of a class or exempt (no service). */
 static void host_prefix(struct host_bytes *b)
 {
 	struct tg_prefix_key key = { .service = host_u8(b) };

@@ -203,7 +203,7 @@ fn spared() -> Vec<Case> {
         .rules(rules)
     };
     vec![
-        each("evader: never shed", Rules { never: true, ..EMPTY }),
+        each("evader: exempt", Rules { never: true, ..EMPTY }),
         each("evader: under the kill switch", Rules { released: true, ..EMPTY }),
         each("evader: without a lease", Rules { lease: 11, ..EMPTY }),
         each("without a rule for them they pass", Rules { unevaluable: None, ..EMPTY }),

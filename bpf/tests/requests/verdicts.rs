@@ -16,7 +16,7 @@ pub(super) fn all() -> Vec<Case> {
             .rules(Rules { unlimited: true, ..rules() }),
         case("in shadow nothing is refused", twice).rules(Rules { shadow: true, ..rules() }),
         case("the kill switch", twice).rules(Rules { released: true, ..rules() }),
-        case("a client that is never shed", twice).rules(Rules { never: true, ..rules() }),
+        case("a client that is exempt", twice).rules(Rules { never: true, ..rules() }),
         case("a client comes onto the list while it is connected", |talk| {
             talk.open();
             talk.host().never();

@@ -21,7 +21,7 @@ use zerocopy::IntoBytes;
 pub const NOW: u64 = 1_000_000_000_000;
 /// The one token of the contract, in picotokens.
 const TOKEN: u64 = 1_000_000_000_000;
-/// `TG_SERVICES_MAX`: the number under which never-shed prefixes are kept.
+/// `TG_SERVICES_MAX`: the number under which exempt prefixes are kept.
 const NEVER: u8 = 32;
 /// An interface that is not the loopback device.
 const INTERFACE: u32 = 7;

@@ -56,7 +56,7 @@ pub struct ServiceExplanation {
     pub priority: u8,
     /// Classes that its DSCP could choose instead, on interfaces that trust it.
     pub by_dscp: Vec<String>,
-    /// The never-shed prefix it falls into, if it does.
+    /// The exempt prefix it falls into, if it does.
     pub exempt: Option<String>,
     /// The limits in force, with the reasoning behind them.
     pub limits: ServiceLimits,

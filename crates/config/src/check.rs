@@ -106,7 +106,7 @@ impl Check<'_> {
             self.fault(&format!("interfaces[{i}].trust_dscp"), unhooked);
         }
         if self.config.hooked().next().is_none() {
-            let why = "no interface has side: clients, so no packet would be judged";
+            let why = "no interface has side: clients, so no packet would be evaluated";
             self.fault(&format!("interfaces[{i}].side"), why);
         }
     }

@@ -151,7 +151,7 @@ pub enum SystemFault {
         /// Why, and what to do.
         why: String,
     },
-    /// An interface has no hooks of its own, because its traffic is judged below.
+    /// An interface has no hooks of its own, because its traffic is evaluated below.
     OnTop {
         /// The interface.
         interface: String,
@@ -366,7 +366,7 @@ impl std::fmt::Display for SystemFault {
                 let place = namespace.as_ref().map(|of| format!(" (in {of})")).unwrap_or_default();
                 write!(
                     f,
-                    "{interface}{place} is on top of {lower}, where its traffic is judged already: it gets no \
+                    "{interface}{place} is on top of {lower}, where its traffic is evaluated already: it gets no \
                      hooks of its own"
                 )
             }
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(
             say(listens),
             "5:33: services.shop.listen[0]: nobody listens here at the moment",
-            "what arrives is judged all the same"
+            "what arrives is evaluated all the same"
         );
         let ssh = SystemFault::ListensOnSsh { service: "shop".into(), index: 0, port: 80 };
         assert!(ssh.fatal(), "a service there could lock people out");

@@ -286,11 +286,7 @@ fn parse_prefix(text: &str) -> Result<IpNet, String> {
     if net.addr() == net.network() {
         return Ok(net);
     }
-    Err(format!(
-        "it has bits set behind its length: write {}, or {} for the host",
-        net.trunc(),
-        net.addr()
-    ))
+    Err(format!("host bits are set: write {}, or {} for the host", net.trunc(), net.addr()))
 }
 
 fn prefix_fault(text: &str) -> String {

@@ -62,7 +62,7 @@ pub const RESERVE_MAX: f64 = 0.9;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The interfaces on which packets are judged. Without any, only gateways are served, without
+    /// The interfaces on which packets are evaluated. Without any, only gateways are served, without
     /// privileges.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = INTERFACES_MAX))]
@@ -118,7 +118,7 @@ pub struct InterfaceConfig {
     /// trust it only where your own network rewrites it.
     #[serde(default)]
     pub trust_dscp: bool,
-    /// Of a router: whether clients or servers are behind it. Packets are judged where they come from
+    /// Of a router: whether clients or servers are behind it. Packets are evaluated where they come from
     /// clients. An interface to the servers has no hook: its queue is watched, so that the router knows
     /// when the way to them is congested.
     #[serde(default)]
@@ -129,7 +129,7 @@ pub struct InterfaceConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
-    /// Clients: packets that come from there are judged.
+    /// Clients: packets that come from there are evaluated.
     #[default]
     Clients,
     /// Servers: its queue is watched.
@@ -137,7 +137,7 @@ pub enum Side {
 }
 
 impl Config {
-    /// The interfaces on which packets are judged.
+    /// The interfaces on which packets are evaluated.
     pub fn hooked(&self) -> impl Iterator<Item = &InterfaceConfig> {
         self.interfaces.iter().filter(|interface| interface.side == Side::Clients)
     }
@@ -225,7 +225,7 @@ pub struct ServiceConfig {
     #[serde(default = "ServiceConfig::reserve_default")]
     #[schemars(with = "f64", range(min = 0.0, max = RESERVE_MAX))]
     pub reserve: Share,
-    /// Admission by what a request asks for; without it only connections are judged.
+    /// Admission by what a request asks for; without it only connections are evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestsConfig>,
     /// On a router in front of it: whose reports tell how the service is. Its limits are then the

@@ -41,7 +41,7 @@ pub(crate) struct ClusterSenses {
     reports: bool,
     /// Receivers that are given limits.
     limited: Vec<String>,
-    trouble: Option<String>,
+    problem: Option<String>,
     again: Option<Again>,
     /// Names of the interfaces to the servers.
     links: Vec<String>,
@@ -66,9 +66,9 @@ impl ClusterSenses {
     /// Without peers until [`Senses::join`].
     pub(crate) fn new(inner: Box<dyn Senses>, clock: Arc<dyn Clock + Send + Sync>) -> Self {
         let (services, limited) = (Vec::new(), Vec::new());
-        let (node, reports, trouble, again) = (None, false, None, None);
+        let (node, reports, problem, again) = (None, false, None, None);
         let (links, route) = (Vec::new(), None);
-        Self { inner, clock, node, services, reports, limited, trouble, again, links, route }
+        Self { inner, clock, node, services, reports, limited, problem, again, links, route }
     }
 
     fn follow(&mut self, config: &Config) -> Result<(), String> {
@@ -97,8 +97,8 @@ impl ClusterSenses {
     }
 
     fn attempt(&mut self, now: Nanos, config: Box<Config>) {
-        self.trouble = self.follow(&config).err();
-        self.again = self.trouble.as_ref().map(|_| Again { config, at: now + RETRY_EVERY });
+        self.problem = self.follow(&config).err();
+        self.again = self.problem.as_ref().map(|_| Again { config, at: now + RETRY_EVERY });
     }
 
     /// Signals of this host's services go out.
@@ -198,16 +198,16 @@ impl Senses for ClusterSenses {
         self.node.as_ref().map(|node| node.states(now)).unwrap_or_default()
     }
 
-    fn troubles(&self, now: Nanos) -> Vec<(String, String)> {
-        let mut troubles: Vec<(String, String)> =
-            self.trouble.iter().map(|text| ("cluster".into(), text.clone())).collect();
-        let Some(node) = &self.node else { return troubles };
-        let own = node.troubles().into_iter();
-        troubles.extend(own.map(|(subject, text)| (subject.to_owned(), text)));
+    fn problems(&self, now: Nanos) -> Vec<(String, String)> {
+        let mut problems: Vec<(String, String)> =
+            self.problem.iter().map(|text| ("cluster".into(), text.clone())).collect();
+        let Some(node) = &self.node else { return problems };
+        let own = node.problems().into_iter();
+        problems.extend(own.map(|(subject, text)| (subject.to_owned(), text)));
         let states = node.states(now);
-        troubles.extend(silent_peers(&states));
-        troubles.extend(self.limited.iter().filter_map(|name| too_old(name, &states)));
-        troubles
+        problems.extend(silent_peers(&states));
+        problems.extend(self.limited.iter().filter_map(|name| too_old(name, &states)));
+        problems
     }
 }
 
@@ -227,11 +227,11 @@ fn silent_peers(states: &[PeerState]) -> Vec<(String, String)> {
     let silent: Vec<_> = states.iter().filter(|peer| !peer.up && peer.name != UNKNOWN).collect();
     let (shown, more) = silent.split_at(silent.len().min(PEER_LINES_MAX));
     let line = |peer: &&PeerState| {
-        let text = match (peer.trouble.as_str(), unknown) {
+        let text = match (peer.problem.as_str(), unknown) {
             ("", None) => "no session".to_owned(),
             // It may well be this one.
-            ("", Some(unknown)) => format!("no session; refused last: {}", unknown.trouble),
-            (trouble, _) => trouble.to_owned(),
+            ("", Some(unknown)) => format!("no session; refused last: {}", unknown.problem),
+            (problem, _) => problem.to_owned(),
         };
         (format!("peer {}", peer.name), text)
     };
@@ -313,7 +313,7 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
 /// The signals of a service are those of its back-ends: resources and queues of this host are not
 /// its own. Shown is the back-end that is pressed most; each of them has its own controllers.
 fn take(sensed: &mut Sensed, backends: Vec<Backend>) {
-    sensed.troubles.retain(|trouble| !ELSEWHERE.contains(&trouble.signal));
+    sensed.troubles.retain(|problem| !ELSEWHERE.contains(&problem.signal));
     let silent: Vec<String> = backends.iter().filter(|b| !b.valid).map(silence).collect();
     if !silent.is_empty() {
         sensed.troubles.push(Trouble { signal: "reports", why: silent.join("; ") });
@@ -402,19 +402,19 @@ mod tests {
         let clock = Arc::new(tidegate_units::ManualClock::default());
         let mut senses = ClusterSenses::new(Box::new(Nothing), clock);
         senses.join(&config);
-        let trouble = |senses: &ClusterSenses| senses.troubles(Nanos::ZERO).remove(0);
-        let first = trouble(&senses);
+        let problem = |senses: &ClusterSenses| senses.problems(Nanos::ZERO).remove(0);
+        let first = problem(&senses);
         assert_eq!(first.0, "cluster");
         assert!(first.1.contains("No such file"), "{}", first.1);
         // Half of a renewal.
         std::fs::write(&authority, "").unwrap();
         let just_before = Nanos(RETRY_EVERY.0 - 1);
         assert_eq!(senses.tick(just_before, &Nothing).len(), 1, "the host's own senses go on");
-        assert_eq!(trouble(&senses), first);
+        assert_eq!(problem(&senses), first);
         senses.tick(RETRY_EVERY, &Nothing);
-        assert!(trouble(&senses).1.contains("no certificate in it"), "{}", trouble(&senses).1);
+        assert!(problem(&senses).1.contains("no certificate in it"), "{}", problem(&senses).1);
         senses.join(&tidegate_config::Config { cluster: None, ..config });
-        assert!(senses.troubles(Nanos::ZERO).is_empty() && senses.again.is_none());
+        assert!(senses.problems(Nanos::ZERO).is_empty() && senses.again.is_none());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tidegate_sense::node_addresses;
 use tidegate_units::Nanos;
 
 /// Reason of what is on the list of what is never refused (policy/reasons.def).
-const EXEMPT: &str = "never-shed";
+const EXEMPT: &str = "exempt";
 /// Over how long the share is taken.
 const WINDOW: Nanos = Nanos::from_secs(60);
 /// Of less nothing is said.

@@ -104,9 +104,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Why there are no pages; `None` while there are.
 #[derive(Clone, Default)]
-struct Trouble(Arc<Mutex<Option<String>>>);
+struct Problem(Arc<Mutex<Option<String>>>);
 
-impl Trouble {
+impl Problem {
     fn set(&self, why: Option<String>) {
         *lock(&self.0) = why;
     }
@@ -119,7 +119,7 @@ impl Trouble {
 /// Serves until it is dropped; the address is free then. A daemon without pages is better than
 /// none: what cannot be is told and tried again.
 pub(crate) struct Server {
-    trouble: Trouble,
+    problem: Problem,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -127,19 +127,19 @@ pub(crate) struct Server {
 impl Server {
     /// Begins to serve; without an address there is nothing to serve, and no thread.
     pub(crate) fn start(address: Option<SocketAddr>, pages: Pages) -> Self {
-        let trouble = Trouble::default();
+        let problem = Problem::default();
         let (stop, stopped) = oneshot::channel();
         let thread = address.and_then(|address| {
-            spawn(address, pages, trouble.clone(), stopped)
-                .inspect_err(|error| trouble.set(Some(format!("cannot be served: {error}"))))
+            spawn(address, pages, problem.clone(), stopped)
+                .inspect_err(|error| problem.set(Some(format!("cannot be served: {error}"))))
                 .ok()
         });
-        Self { trouble, stop: Some(stop), thread }
+        Self { problem, stop: Some(stop), thread }
     }
 
     /// Warns for as long as there are no pages.
     pub(crate) fn tell(&self, now: Nanos, warnings: &mut Warnings) {
-        match self.trouble.get() {
+        match self.problem.get() {
             Some(why) => warnings.stick(now, SUBJECT, why),
             None => warnings.clear(SUBJECT),
         }
@@ -157,7 +157,7 @@ impl Drop for Server {
 fn spawn(
     address: SocketAddr,
     pages: Pages,
-    trouble: Trouble,
+    problem: Problem,
     stopped: oneshot::Receiver<()>,
 ) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -166,15 +166,15 @@ fn spawn(
         let _ = rustix::process::setpriority_process(None, NICE);
         runtime.block_on(async {
             tokio::select! {
-                () = serve(address, pages, &trouble) => {}
+                () = serve(address, pages, &problem) => {}
                 _ = stopped => {}
             }
         });
     })
 }
 
-async fn serve(address: SocketAddr, pages: Pages, trouble: &Trouble) {
-    let listener = bind(address, trouble).await;
+async fn serve(address: SocketAddr, pages: Pages, problem: &Problem) {
+    let listener = bind(address, problem).await;
     tracing::info!(%address, "serving /metrics, /healthz and /readyz");
     let (desk, seats) = (Arc::new(Desk::new(pages)), Seats::default());
     loop {
@@ -319,18 +319,18 @@ fn source(peer: IpAddr) -> IpAddr {
 
 /// The address may not be there yet (an interface that comes up after the start), or still be
 /// another's: it is tried for ever.
-async fn bind(address: SocketAddr, trouble: &Trouble) -> TcpListener {
+async fn bind(address: SocketAddr, problem: &Problem) -> TcpListener {
     let mut tries = 0_u32;
     loop {
         match listen(address) {
             Ok(listener) => {
-                trouble.set(None);
+                problem.set(None);
                 return listener;
             }
             Err(error) => {
                 tries = tries.saturating_add(1);
                 if error.kind() != io::ErrorKind::AddrInUse || tries > IN_USE_TRIES {
-                    trouble.set(Some(format!(
+                    problem.set(Some(format!(
                         "no /metrics, /healthz and /readyz: cannot bind {address}: {error}"
                     )));
                 }

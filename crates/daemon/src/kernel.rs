@@ -158,7 +158,7 @@ impl Kernel {
             offered: &|service| Some(self.dataplane.totals(service).ok()?.offered),
             exempt: passed
                 .iter()
-                .find(|of| of.reason == Reason::NeverShed)
+                .find(|of| of.reason == Reason::Exempt)
                 .map_or(0, |of| of.count),
             released,
         };

@@ -321,7 +321,7 @@ impl Owner {
         self.note_lateness(now);
         self.sensed = self.senses.tick(now, &*self.plane);
         self.note_bypassed(now);
-        for (subject, text) in self.senses.troubles(now) {
+        for (subject, text) in self.senses.problems(now) {
             self.warnings.raise(now, &subject, text);
         }
         let kept = self.decide(now);
@@ -497,8 +497,8 @@ impl Owner {
             if let Some(text) = governor.pooled.advice(shedding, config.requests.is_some()) {
                 warnings.raise(now, &format!("{name}: layer"), text);
             }
-            for trouble in &sensed.troubles {
-                warnings.raise(now, &format!("{name}: {}", trouble.signal), trouble.why.clone());
+            for problem in &sensed.troubles {
+                warnings.raise(now, &format!("{name}: {}", problem.signal), problem.why.clone());
             }
             let before = governor.limits.clone();
             let mode = control_mode(config, intent.released);

@@ -68,7 +68,7 @@ pub trait Counters: Totals {
     fn counts(&self, config: &Config) -> Result<Counted, PlaneError>;
 
     /// What the request rules counted, of all services, in the order of the configuration; and how
-    /// full the table of connections with judged requests is (`None`: there is none).
+    /// full the table of connections with evaluated requests is (`None`: there is none).
     ///
     /// # Errors
     /// When it could not be read.
@@ -214,11 +214,11 @@ pub trait Senses {
     /// Looks at what fills and empties between two ticks: the queues of the interfaces.
     fn sample(&mut self, _now: Nanos) {}
 
-    /// Follows what a configuration says of peers; a fault shows in [`Self::troubles`].
+    /// Follows what a configuration says of peers; a fault shows in [`Self::problems`].
     fn join(&mut self, _config: &Config) {}
 
     /// What is wrong with the senses as a whole: subject and sentence.
-    fn troubles(&self, _now: Nanos) -> Vec<(String, String)> {
+    fn problems(&self, _now: Nanos) -> Vec<(String, String)> {
         Vec::new()
     }
 

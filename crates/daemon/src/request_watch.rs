@@ -28,7 +28,7 @@ const SEGMENTS_MIN: u64 = 100;
 /// The table of connections is called full from this share on.
 const FULL_SHARE: f64 = 0.95;
 /// What is no request that escaped: bodies, what no rule asks for, what the operator wanted.
-const EXPECTED: [&str; 6] = ["none", "no-rule", "body", "never-shed", "released", "lease-expired"];
+const EXPECTED: [&str; 6] = ["none", "no-rule", "body", "exempt", "released", "lease-expired"];
 
 /// The counts at one moment.
 #[derive(Clone, Debug, Default)]
@@ -249,7 +249,7 @@ fn rules(requests: &RequestsConfig, watched: &Watched, now: Nanos) -> Vec<RuleSt
     states.collect()
 }
 
-/// What an operator should know of a service whose requests are judged; by subject.
+/// What an operator should know of a service whose requests are evaluated; by subject.
 pub(crate) fn advice(
     service: &ServiceConfig,
     sees_answers: bool,
@@ -261,7 +261,7 @@ pub(crate) fn advice(
     if !sees_answers {
         said.push((
             format!("{name}: answers"),
-            "an interface has no egress hook: only the first request of a connection is judged, \
+            "an interface has no egress hook: only the first request of a connection is evaluated, \
              and how many are in flight is not known",
         ));
     }

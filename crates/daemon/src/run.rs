@@ -207,7 +207,7 @@ struct Started {
 
 /// Where ssh was found at the start; later the privileges to look are gone.
 struct Ssh {
-    /// Never shed.
+    /// Exempt.
     ports: Vec<u16>,
     /// The sockets of ssh servers.
     listeners: Vec<Listener>,
@@ -432,7 +432,7 @@ fn watch_interfaces(sense: &mut Sense, config: &Config) {
     }
 }
 
-/// The node is exempt if a preset names it, and ssh's ports are never shed. Where a service listens on a port that is ssh's only by its
+/// The node is exempt if a preset names it, and ssh's ports are exempt. Where a service listens on a port that is ssh's only by its
 /// configuration, or on another address than ssh, the service is protected all the same; where
 /// the ssh server really listens on the service's address, [`preflight`] has refused it.
 fn exempted(mut config: Config, ssh: &[u16]) -> Config {

@@ -210,7 +210,7 @@ impl Gate {
             return Ok(self.pass(Reason::NoRule));
         };
         if ask.client.is_some_and(|client| routing.exempt.get(client).is_some()) {
-            return Ok(self.pass(Reason::NeverShed));
+            return Ok(self.pass(Reason::Exempt));
         }
         let (class, priority) = served.class(&target, ask.client);
         let subject = Subject {

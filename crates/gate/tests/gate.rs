@@ -86,8 +86,8 @@ fn what_is_routed_to_no_service_passes_and_is_counted() {
     for (ask, reason) in [
         (other, Reason::NoRule),
         (Ask { gateway: "other", ..ask("/", "192.0.2.1") }, Reason::NoRule),
-        (ask("/", "10.1.2.3"), Reason::NeverShed),
-        (ask("/", "::ffff:10.1.2.3"), Reason::NeverShed),
+        (ask("/", "10.1.2.3"), Reason::Exempt),
+        (ask("/", "::ffff:10.1.2.3"), Reason::Exempt),
     ] {
         let answer = gate.ask(NOW, &ask);
         assert_eq!((answer.passes(), answer.reason, answer.token), (true, reason, None));

@@ -250,7 +250,7 @@ pub struct Why {
     pub shedding: bool,
     /// Since when the present state holds.
     pub since: Nanos,
-    /// The families that report trouble now.
+    /// The families that report a problem now.
     pub alarmed: Vec<Family>,
     /// What it began for; `None` while nothing is shed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Transport protocols. One so far: a SYN is what is judged.
+/// Transport protocols. One so far: a SYN is what is evaluated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     #[default]

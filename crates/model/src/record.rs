@@ -21,7 +21,7 @@ pub struct Sums {
     pub began: Option<Nanos>,
     /// When the last episode that is over ended.
     pub ended: Option<Nanos>,
-    /// How long each family of signals reported trouble, in the order of [`FAMILIES`].
+    /// How long each family of signals reported a problem, in the order of [`FAMILIES`].
     pub alarmed: [Nanos; 4],
     /// Levels times the time for which they held, in seconds; `None`: never known.
     pub levels: Levels,
@@ -423,7 +423,7 @@ pub struct Began {
     /// What and why.
     #[serde(flatten)]
     pub episode: Episode,
-    /// The families that reported trouble.
+    /// The families that reported a problem.
     pub families: Vec<Family>,
     /// The controller's sentence.
     pub why: String,

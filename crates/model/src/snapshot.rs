@@ -79,6 +79,7 @@ pub struct FlowspecState {
     /// How often it did not take a route.
     pub refused: u64,
     /// What keeps it from running, in one sentence; empty if nothing does.
+    #[serde(default, alias = "trouble")]
     pub problem: String,
     /// The routers, in the order of the configuration.
     pub peers: Vec<SessionState>,
@@ -313,7 +314,7 @@ pub struct PeerState {
     /// Messages and sessions that were refused, by reason.
     pub refused: Vec<ReasonCount>,
     /// What is wrong now, in one sentence; empty if nothing is.
-    pub trouble: String,
+    pub problem: String,
 }
 
 /// One hook.
@@ -535,7 +536,7 @@ pub struct RequestsState {
     /// The rules, in the order of the configuration.
     pub rules: Vec<RuleState>,
     /// Segments with data that passed without being evaluated, by reason, since the state was created.
-    #[serde(rename = "unjudged")]
+    #[serde(default, alias = "unjudged")]
     pub unevaluated: Vec<UnevaluatedCount>,
     /// Whether the service's handshakes show TCP_DEFER_ACCEPT (an empty ACK is held back for at least
     /// half of them, or for none), so that a refused request costs the server nothing; `None`: not known.

@@ -82,10 +82,10 @@ pub(crate) async fn report(shared: Arc<Shared>, target: Target, mut sources: Sou
 
 fn fail(shared: &Shared, target: &Target, reason: &str, text: &str) {
     shared.target(target, |state| {
-        if state.trouble != text {
+        if state.problem != text {
             tracing::warn!(peer = target.name, why = text, "no reports");
         }
-        text.clone_into(&mut state.trouble);
+        text.clone_into(&mut state.problem);
         count(&mut state.refused, reason);
     });
 }
@@ -134,7 +134,7 @@ async fn attempt(
     shared.target(target, |state| {
         state.up = true;
         state.version = version;
-        state.trouble.clear();
+        state.problem.clear();
         (state.epoch, state.sequence) = line.sender.position();
     });
     line.hold(shared, target, sources).await
@@ -176,7 +176,7 @@ impl Line {
                     match self.sender.receive(frame) {
                         Heard::Refused(refused) => shared.target(target, |state| {
                             let why = refused.why.refusal();
-                            state.trouble = format!("{:?}: {why}", refused.service);
+                            state.problem = format!("{:?}: {why}", refused.service);
                             count(&mut state.refused, why.name());
                         }),
                         Heard::Skipped(_) => shared.target(target, |state| {

@@ -58,7 +58,7 @@ pub(crate) async fn serve(
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                shared.trouble("cluster.listen", format!("cannot accept: {error}"));
+                shared.problem("cluster.listen", format!("cannot accept: {error}"));
                 failed = true;
                 sleep(RETRY).await;
                 continue;
@@ -92,7 +92,7 @@ async fn bind(shared: &Shared, address: SocketAddr) -> TcpListener {
                 return listener;
             }
             Err(error) => {
-                shared.trouble("cluster.listen", format!("cannot bind {address}: {error}"))
+                shared.problem("cluster.listen", format!("cannot bind {address}: {error}"))
             }
         }
         sleep(RETRY).await;

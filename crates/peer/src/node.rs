@@ -105,7 +105,7 @@ pub(crate) struct Shared {
     /// configuration is followed after a later one.
     delegation: Mutex<Delegation>,
     signer: Mutex<Option<Arc<Signer>>>,
-    troubles: Mutex<BTreeMap<&'static str, String>>,
+    problems: Mutex<BTreeMap<&'static str, String>>,
 }
 
 /// The state of a receiver, as far as the sender knows.
@@ -119,7 +119,7 @@ pub(crate) struct TargetState {
     pub(crate) reports: u64,
     pub(crate) limits: u64,
     pub(crate) refused: Vec<ReasonCount>,
-    pub(crate) trouble: String,
+    pub(crate) problem: String,
     identity: String,
 }
 
@@ -133,9 +133,9 @@ impl Shared {
         lock(&self.table)
     }
 
-    pub(crate) fn refuse(&self, identity: Option<&SpiffeId>, why: Refusal, trouble: &str) {
-        tracing::debug!(why = why.name(), trouble, "refused");
-        self.table().refuse(identity, why, trouble);
+    pub(crate) fn refuse(&self, identity: Option<&SpiffeId>, why: Refusal, problem: &str) {
+        tracing::debug!(why = why.name(), problem, "refused");
+        self.table().refuse(identity, why, problem);
     }
 
     pub(crate) fn target(&self, target: &Target, change: impl FnOnce(&mut TargetState)) {
@@ -199,18 +199,18 @@ impl Shared {
             if texts.is_empty() {
                 self.no_trouble(key);
             } else {
-                self.trouble(key, format!("what it said before stays: {}", texts.join("; ")));
+                self.problem(key, format!("what it said before stays: {}", texts.join("; ")));
             }
         }
         faults.is_empty()
     }
 
-    pub(crate) fn trouble(&self, subject: &'static str, text: String) {
-        lock(&self.troubles).insert(subject, text);
+    pub(crate) fn problem(&self, subject: &'static str, text: String) {
+        lock(&self.problems).insert(subject, text);
     }
 
     pub(crate) fn no_trouble(&self, subject: &'static str) {
-        lock(&self.troubles).remove(subject);
+        lock(&self.problems).remove(subject);
     }
 }
 
@@ -252,7 +252,7 @@ impl Node {
             notices: watch::channel(Arc::default()).0,
             delegation: Mutex::default(),
             signer: Mutex::default(),
-            troubles: Mutex::default(),
+            problems: Mutex::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (wanted, wants) = watch::channel(None);
@@ -267,7 +267,7 @@ impl Node {
     }
 
     /// Follows another configuration; `None` ends all sessions. What stays the same goes on. Of the files about
-    /// limits for congested routers each counts by itself; what is wrong with one is among [`Self::troubles`].
+    /// limits for congested routers each counts by itself; what is wrong with one is among [`Self::problems`].
     ///
     /// # Errors
     /// When its certificates cannot be used: nothing changed then, but that what is revoked is revoked.
@@ -279,7 +279,7 @@ impl Node {
             *delegation = Delegation::default();
             *lock(&self.shared.signer) = None;
             lock(&self.shared.targets).clear();
-            lock(&self.shared.troubles).clear();
+            lock(&self.shared.problems).clear();
             self.wanted.send_replace(None);
             return Ok(());
         };
@@ -287,7 +287,7 @@ impl Node {
             let (found, _) = delegation.renewed(&config.delegation);
             found.revoked().into_iter().for_each(|list| self.shared.table().revoke(list));
         })?;
-        lock(&self.shared.troubles).clear();
+        lock(&self.shared.problems).clear();
         self.shared.table().follow(&config.grants);
         let name = credentials.identity();
         let whole = self.shared.delegate(&mut delegation, &config.delegation, name);
@@ -367,16 +367,16 @@ impl Node {
             reports: target.reports,
             limits: target.limits,
             refused: target.refused.clone(),
-            trouble: target.trouble.clone(),
+            problem: target.problem.clone(),
         }));
         states
     }
 
     /// What is wrong with this host itself: a subject (a key of the configuration) and a sentence.
     #[must_use]
-    pub fn troubles(&self) -> Vec<(&'static str, String)> {
-        let troubles = lock(&self.shared.troubles);
-        troubles.iter().map(|(subject, text)| (*subject, text.clone())).collect()
+    pub fn problems(&self) -> Vec<(&'static str, String)> {
+        let problems = lock(&self.shared.problems);
+        problems.iter().map(|(subject, text)| (*subject, text.clone())).collect()
     }
 }
 
@@ -425,7 +425,7 @@ impl Supervisor {
     fn tell_the_end(&self) {
         let credentials = self.credentials.borrow();
         match credentials.as_ref().and_then(|credentials| credentials.ends_soon()) {
-            Some(why) => self.shared.trouble(EXPIRY, why),
+            Some(why) => self.shared.problem(EXPIRY, why),
             None => self.shared.no_trouble(EXPIRY),
         }
     }
@@ -530,7 +530,7 @@ impl Supervisor {
             }
             Err(error) => {
                 let text = format!("the new one cannot be used, the old one stays: {error}");
-                self.shared.trouble("cluster.certificate", text);
+                self.shared.problem("cluster.certificate", text);
             }
         }
     }

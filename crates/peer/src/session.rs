@@ -181,8 +181,8 @@ impl Session {
         Step::Go
     }
 
-    fn end(&self, table: &mut Table, why: Refusal, trouble: &str) -> Step {
-        table.refuse(Some(&self.identity), why, trouble);
+    fn end(&self, table: &mut Table, why: Refusal, problem: &str) -> Step {
+        table.refuse(Some(&self.identity), why, problem);
         Step::End(Bye::of(why), why)
     }
 
@@ -204,7 +204,7 @@ impl Session {
                 continue;
             }
             let why = if is_name(service) { Refusal::NotGranted } else { Refusal::OutOfRange };
-            table.refuse(Some(&self.identity), why, &trouble(service, why));
+            table.refuse(Some(&self.identity), why, &problem(service, why));
             refused.get_or_insert((service.clone(), why));
         }
         match refused {
@@ -221,7 +221,7 @@ impl Session {
         let Err(why) = table.accept(now, &self.identity, report) else { return Step::Go };
         let text = match (why, range) {
             (Refusal::OutOfRange, Some(range)) => range.to_string(),
-            _ => trouble(&service, why),
+            _ => problem(&service, why),
         };
         table.refuse(Some(&self.identity), why, &text);
         self.answer(now, Refused { sequence, service, why: why.into() })
@@ -230,7 +230,7 @@ impl Session {
     fn limit(&mut self, table: &mut Table, now: Nanos, message: &LimitMessage) -> Step {
         let Err(why) = table.accept_limit(now, &self.identity, message) else { return Step::Go };
         let (sequence, service) = (message.sequence, message.scope.clone());
-        table.refuse(Some(&self.identity), why, &trouble(&service, why));
+        table.refuse(Some(&self.identity), why, &problem(&service, why));
         self.answer(now, Refused { sequence, service, why: why.into() })
     }
 
@@ -278,7 +278,7 @@ impl Session {
 }
 
 /// A sentence with a name that came from outside: bounded, and quoted.
-fn trouble(service: &str, why: Refusal) -> String {
+fn problem(service: &str, why: Refusal) -> String {
     let shown: String = service.chars().take(NAME_MAX).collect();
     format!("{shown:?}: {}", why.text())
 }

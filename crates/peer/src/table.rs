@@ -55,7 +55,7 @@ pub struct Table {
     /// Seconds since 1970, for the expiry of grants.
     today_s: u64,
     unknown: Counts,
-    trouble: String,
+    problem: String,
 }
 
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ struct Peer {
     reports: u64,
     limits: u64,
     refused: Counts,
-    trouble: String,
+    problem: String,
 }
 
 /// By how much a report was later than the fastest lately. The two clocks need no common origin:
@@ -137,7 +137,7 @@ impl Peer {
             reports: 0,
             limits: 0,
             refused: [0; Refusal::COUNT],
-            trouble: String::new(),
+            problem: String::new(),
         }
     }
 }
@@ -239,7 +239,7 @@ impl Table {
         // What nobody has taken out yet is of a session that is over.
         peer.inbox.clear();
         peer.pushed = Inbox::default();
-        peer.trouble.clear();
+        peer.problem.clear();
         Ok(Welcome { session, epoch: peer.epoch })
     }
 
@@ -417,14 +417,14 @@ impl Table {
     }
 
     /// Counts a refusal, at the peer if it is known who it was.
-    pub fn refuse(&mut self, identity: Option<&SpiffeId>, why: Refusal, trouble: &str) {
+    pub fn refuse(&mut self, identity: Option<&SpiffeId>, why: Refusal, problem: &str) {
         let peer = identity.and_then(|identity| self.peers.get_mut(identity));
         let (counts, text) = match peer {
-            Some(peer) => (&mut peer.refused, &mut peer.trouble),
-            None => (&mut self.unknown, &mut self.trouble),
+            Some(peer) => (&mut peer.refused, &mut peer.problem),
+            None => (&mut self.unknown, &mut self.problem),
         };
         counts[why as usize] = counts[why as usize].saturating_add(1);
-        trouble.clone_into(text);
+        problem.clone_into(text);
     }
 
     /// What `peer` (a name of the configuration) last said of `service`, as far as it is valid.
@@ -465,7 +465,7 @@ impl Table {
                 reports: peer.reports,
                 limits: peer.limits,
                 refused: named(&peer.refused),
-                trouble: peer.trouble.clone(),
+                problem: peer.problem.clone(),
             })
             .collect();
         if self.unknown.iter().any(|count| *count > 0) {
@@ -473,7 +473,7 @@ impl Table {
                 name: UNKNOWN.into(),
                 role: "reports".into(),
                 refused: named(&self.unknown),
-                trouble: self.trouble.clone(),
+                problem: self.problem.clone(),
                 ..PeerState::default()
             });
         }

@@ -154,8 +154,8 @@ impl World {
         taken.iter().any(|arrived| matches!(arrived, Arrived::Pushed(_)))
     }
 
-    fn troubles(&self, of: &str) -> String {
-        let mut own = self.front.troubles().into_iter();
+    fn problems(&self, of: &str) -> String {
+        let mut own = self.front.problems().into_iter();
         own.find(|(subject, _)| *subject == of).map(|(_, text)| text).unwrap_or_default()
     }
 
@@ -170,7 +170,7 @@ impl World {
 fn a_revocation_counts_whatever_else_is_wrong() {
     let world = World::new(&[]);
     wait_for("a limit is taken", || world.round().then_some(()));
-    assert_eq!((world.front.troubles(), world.refused()), (Vec::new(), 0));
+    assert_eq!((world.front.problems(), world.refused()), (Vec::new(), 0));
     // Somebody renews everything at once, and only the list is written to its end.
     ["operator.pub", "grant", "other"].iter().for_each(|name| world.spoil(name));
     fs::write(&world.certificate, "half of a file\n").unwrap();
@@ -180,16 +180,16 @@ fn a_revocation_counts_whatever_else_is_wrong() {
         world.round();
         (world.refused() > 0).then_some(())
     });
-    let grants = world.troubles("cluster.grants");
+    let grants = world.problems("cluster.grants");
     assert!(grants.contains("operator.pub") && grants.contains("other"), "{grants}");
-    assert!(!world.troubles("cluster.certificate").is_empty());
+    assert!(!world.problems("cluster.certificate").is_empty());
     // Everything is whole again; what was taken back stays so, also by an older list.
     world.revoke(1, &[99]);
     world.grant("grant", 1);
     let before = world.refused();
     wait_for("still nothing is taken", || {
         assert!(!world.round(), "it was taken back");
-        (world.refused() > before + 3 && world.troubles("cluster.grants").len() < grants.len())
+        (world.refused() > before + 3 && world.problems("cluster.grants").len() < grants.len())
             .then_some(())
     });
 }
@@ -198,11 +198,11 @@ fn a_revocation_counts_whatever_else_is_wrong() {
 fn a_file_that_is_bad_from_the_beginning_costs_nothing_but_itself() {
     let world = World::new(&["other"]);
     wait_for("a limit is taken", || world.round().then_some(()));
-    assert!(world.troubles("cluster.grants").contains("other"), "{:?}", world.front.troubles());
+    assert!(world.problems("cluster.grants").contains("other"), "{:?}", world.front.problems());
     // It is looked at again, also where nothing says that it was written.
     let written = fs::metadata(world.file("other")).unwrap().modified().unwrap();
     world.grant("other", 2);
     let file = fs::File::options().write(true).open(world.file("other")).unwrap();
     file.set_modified(written).unwrap();
-    wait_for("it is read", || world.troubles("cluster.grants").is_empty().then_some(()));
+    wait_for("it is read", || world.problems("cluster.grants").is_empty().then_some(()));
 }

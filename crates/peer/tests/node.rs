@@ -115,7 +115,7 @@ fn a_front_end_that_comes_back_is_found_again() {
     let address = free();
     let back = node(back_config(authority.host("b1"), address));
     wait_for("nobody is there", || {
-        Some(state(&back, "front")).filter(|s| refused(s, "lost") > 0 && !s.trouble.is_empty())
+        Some(state(&back, "front")).filter(|s| refused(s, "lost") > 0 && !s.problem.is_empty())
     });
     for round in 0..2 {
         let front = node(front_config(authority.host("front"), address));
@@ -134,9 +134,9 @@ fn a_certificate_of_another_authority_is_no_certificate() {
         back.tell(told(1));
         Some(state(&front, "unknown")).filter(|s| refused(s, "untrusted") > 0)
     });
-    assert!(unknown.trouble.contains("127.0.0.1"), "{}", unknown.trouble);
+    assert!(unknown.problem.contains("127.0.0.1"), "{}", unknown.problem);
     wait_for("the sender is told", || {
-        Some(state(&back, "front")).filter(|s| !s.trouble.is_empty())
+        Some(state(&back, "front")).filter(|s| !s.problem.is_empty())
     });
     assert_eq!(state(&front, "b1").reports, 0);
 }
@@ -171,15 +171,15 @@ fn names_that_are_no_identity_or_another_are_refused_on_both_sides() {
     let there = wait_for("the sender is told", || {
         Some(state(&back, "front")).filter(|s| refused(s, "unknown-peer") > 0)
     });
-    assert!(there.trouble.contains("its identity is not"), "{}", there.trouble);
+    assert!(there.problem.contains("its identity is not"), "{}", there.problem);
     assert!(refused(&state(&front, "unknown"), "unknown-peer") > 0);
     let elsewhere = free();
     let _wrong = node(front_config(authority.host("other"), elsewhere));
     let back = node(back_config(authority.host("b1"), elsewhere));
     let there = wait_for("the sender refuses", || {
-        Some(state(&back, "front")).filter(|s| s.trouble.contains("expected is"))
+        Some(state(&back, "front")).filter(|s| s.problem.contains("expected is"))
     });
-    assert!(there.trouble.contains("spiffe://example.org/other"), "{}", there.trouble);
+    assert!(there.problem.contains("spiffe://example.org/other"), "{}", there.problem);
     assert!(!there.up && there.reports == 0);
 }
 
@@ -241,7 +241,7 @@ fn limits_go_up_and_hit_counters_come_back() {
     let refused_there = wait_for("what is not its own is refused, and told", || {
         Some(state(&back, "front")).filter(|s| refused(s, "not-granted") > 0)
     });
-    assert!(refused_there.trouble.contains("192.0.3.9:80"), "{}", refused_there.trouble);
+    assert!(refused_there.problem.contains("192.0.3.9:80"), "{}", refused_there.problem);
     assert!(refused_there.limits >= 2 && state(&front, "b1").limits > 0);
     let hits = Hits {
         scope: received.limit.scope,
@@ -418,11 +418,11 @@ fn without_a_common_version_there_is_no_session_and_both_sides_say_why() {
     let unknown = wait_for("it is counted", || {
         Some(state(&front, "unknown")).filter(|state| refused(state, "version") == 1)
     });
-    assert!(unknown.trouble.contains("this host speaks versions 1 to 2"), "{}", unknown.trouble);
+    assert!(unknown.problem.contains("this host speaks versions 1 to 2"), "{}", unknown.problem);
     let there = wait_for("the sender is told", || {
         Some(state(&back, "front")).filter(|state| refused(state, "version") > 0)
     });
-    assert!(there.trouble.contains("this host speaks versions 1 to 2"), "{}", there.trouble);
+    assert!(there.problem.contains("this host speaks versions 1 to 2"), "{}", there.problem);
 }
 
 #[test]
@@ -510,13 +510,13 @@ fn a_certificate_of_our_own_that_has_expired_is_said_until_it_is_renewed() {
     assert!(error.to_string().contains("front.pem: it has expired"), "{error}");
     let front = node(front_config(files, free()));
     wait_for("a warning", || {
-        let (subject, text) = front.troubles().into_iter().next()?;
+        let (subject, text) = front.problems().into_iter().next()?;
         (subject.starts_with("cluster.certificate") && text.contains("expired")).then_some(())
     });
     let renewed = authority.host("front");
     Credentials::load(&renewed).unwrap().in_time().unwrap();
     front.follow(Some(front_config(renewed, free()))).unwrap();
-    wait_for("no warning", || front.troubles().is_empty().then_some(()));
+    wait_for("no warning", || front.problems().is_empty().then_some(()));
 }
 
 #[test]

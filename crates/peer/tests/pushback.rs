@@ -121,11 +121,11 @@ impl World {
         let mut taken = self.table.take_limits();
         let name = self.table.name(self.session.identity()).unwrap().to_owned();
         let states = self.table.states(now);
-        let trouble = states.into_iter().find(|s| s.name == name).unwrap().trouble;
+        let problem = states.into_iter().find(|s| s.name == name).unwrap().problem;
         match taken.pop() {
             Some(Arrived::Pushed(pushed)) => Ok(pushed),
             Some(Arrived::Plain(plain)) => panic!("{plain:?}"),
-            None => Err(trouble),
+            None => Err(problem),
         }
     }
 

@@ -143,7 +143,7 @@ fn a_peer_reports_only_what_it_may() {
     assert_eq!(pair.session.receive(&mut table, ms(10), frame), Step::Go, "told once a second");
     assert_eq!(refused(&table, "b2"), [("not-granted".into(), 2)]);
     let states = table.states(ms(10));
-    assert!(states[1].trouble.contains("\"api\""), "{}", states[1].trouble);
+    assert!(states[1].problem.contains("\"api\""), "{}", states[1].problem);
     assert!(!table.backend(ms(10), "b1", "api").valid);
     let good = pair.frame(ms(20), "shop", ms(500));
     assert_eq!(pair.session.receive(&mut table, ms(20), good), Step::Go, "the session goes on");

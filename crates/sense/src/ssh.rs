@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The ports on which ssh really listens: they are never shed.
+//! The ports on which ssh really listens: they are exempt.
 
 use crate::finder::{Finder, pids};
 use crate::listeners::{Listener, ListenerSource};

@@ -5,7 +5,7 @@ use crate::table::{plain, render_rows};
 use tidegate_model::snapshot::{LinkState, PeerState, RemoteState, ServiceState, Snapshot};
 
 const TITLES: [&str; 9] =
-    ["peer", "role", "session", "version", "epoch", "reports", "last", "refused", "trouble"];
+    ["peer", "role", "session", "version", "epoch", "reports", "last", "refused", "problem"];
 
 /// The peers; empty where there are none.
 #[must_use]
@@ -32,7 +32,7 @@ fn cells(peer: &PeerState) -> Vec<String> {
         peer.reports.to_string(),
         peer.age.map_or_else(|| "-".to_owned(), |age| age.to_string()),
         dash(refused.join(", ")),
-        dash(plain(&peer.trouble)),
+        dash(plain(&peer.problem)),
     ]
 }
 

@@ -203,7 +203,7 @@ const SERVICES: &[Metric] = &[
     gauge(
         "daemon_warnings",
         "",
-        "Troubles that are not over, such as a signal that cannot be read.",
+        "Problems that are not over, such as a signal that cannot be read.",
         &[],
         |s, out| out(&[], (s.warnings.len() as u64).into()),
     ),
@@ -235,7 +235,7 @@ const SERVICES: &[Metric] = &[
     counter(
         "dataplane_passed",
         "packets",
-        "Packets that passed without being judged, by reason.",
+        "Packets that passed without being evaluated, by reason.",
         &["reason"],
         |s, out| {
             for p in &s.passed {
@@ -257,7 +257,7 @@ const SERVICES: &[Metric] = &[
     counter(
         "service_offered",
         "syns",
-        "Demand: new work that was judged, what was refused included. SYNs of never-shed sources are not in it, and none while the kill switch is on or the lease has run out. Feed the autoscaler with this.",
+        "Demand: new work that was evaluated, what was refused included. SYNs of exempt sources are not in it, and none while the kill switch is on or the lease has run out. Feed the autoscaler with this.",
         SERVICE,
         |s, out| {
             each(s, |v| {
@@ -409,7 +409,7 @@ const SERVICES: &[Metric] = &[
     gauge(
         "service_alarmed",
         "",
-        "1 while a family of signals reports trouble; the default controller sheds only when two agree.",
+        "1 while a family of signals reports a problem; the default controller sheds only when two agree.",
         &["service", "family"],
         |s, out| {
             each(s, |v| {

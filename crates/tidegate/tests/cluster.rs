@@ -325,7 +325,7 @@ fn a_front_end_polices_for_its_back_ends_and_silence_never_tightens() {
     for (folder, reason) in [("other", "untrusted"), ("misnamed", "unknown-peer")] {
         let stranger = world.start_back("b2", folder);
         wait_for(reason, || (reasons(&peer(&front, "unknown"), reason) > 0).then_some(()));
-        wait_for("it is told", || (!peer(&stranger, "front").trouble.is_empty()).then_some(()));
+        wait_for("it is told", || (!peer(&stranger, "front").problem.is_empty()).then_some(()));
         assert_eq!(peer(&front, "b2").reports, 0);
         stranger.kill();
     }

@@ -76,7 +76,7 @@ pub struct Arrival {
     pub class: u8,
     /// Its priority: 0 is the highest, 7 the lowest.
     pub priority: u8,
-    /// Whether it belongs to those who are never shed.
+    /// Whether it belongs to those who are exempt.
     pub exempt: bool,
     /// Its address, as a number; `None` where it is not known: such clients are never taken for proved.
     pub source: Option<u64>,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Words that readers had to learn have plain ones in their place (docs/glossary.md). The rule holds where
-//! users read: documents, packaging, and the sources of the configuration and of the commands.
+//! users read: documents, packaging, and the sources of the configuration and of the commands. Names and
+//! comments of the code may not bring back what was renamed there.
 
 use super::tree::{File, has_word};
 use super::{Problem, Repository};
@@ -19,6 +20,16 @@ const WORDS: [(&str, &str); 9] = [
 ];
 const PLACES: [&str; 5] =
     ["README.md", "docs/", "packaging/", "crates/config/src/", "crates/cli/src/"];
+const CODE: &[&str] = &["bpf/", "crates/", "fuzz/", "policy/", "sim/"];
+const CONTROL: &[&str] = &["crates/control/", "crates/daemon/src/governor.rs"];
+/// The word, what it is called now, and where.
+const NAMES: [(&str, &str, &[&str]); 5] = [
+    ("never-shed", "exempt", CODE),
+    ("never_shed", "exempt", CODE),
+    ("remnant", "closing", CODE),
+    ("asleep", "on standby", CONTROL),
+    ("squeezed", "lowered", CONTROL),
+];
 /// What tells of older words: the glossary, old names of keys, and records of their time.
 const ALLOWED: [&str; 5] = [
     "crates/config/src/renamed.rs",
@@ -29,20 +40,32 @@ const ALLOWED: [&str; 5] = [
 ];
 
 pub(super) fn check(repository: &Repository) -> Vec<Problem> {
-    let files = repository.tree.files().iter().filter(|file| is_read(&file.path));
-    files.flat_map(check_file).collect()
+    repository.tree.files().iter().flat_map(check_file).collect()
 }
 
-fn is_read(path: &str) -> bool {
-    let below = |all: &[&str]| all.iter().any(|begin| path.starts_with(begin));
-    below(&PLACES) && !below(&ALLOWED)
+fn is_below(path: &str, all: &[&str]) -> bool {
+    all.iter().any(|begin| path.starts_with(begin))
+}
+
+/// The words that may not stand in this file, each with its plain one.
+fn banned(path: &str) -> Vec<(&'static str, &'static str)> {
+    if is_below(path, &ALLOWED) {
+        return Vec::new();
+    }
+    let read = WORDS.into_iter().filter(|_| is_below(path, &PLACES));
+    let named = NAMES.into_iter().filter(|(_, _, places)| is_below(path, places));
+    let mut all: Vec<_> = read.chain(named.map(|(word, plain, _)| (word, plain))).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 fn check_file(file: &File) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for (line, text) in file.lines() {
+    let banned = banned(&file.path);
+    for (line, text) in file.lines().filter(|_| !banned.is_empty()) {
         let text = text.to_lowercase();
-        for (word, plain) in WORDS.iter().filter(|(word, _)| has_word(&text, word)) {
+        for (word, plain) in banned.iter().filter(|(word, _)| has_word(&text, word)) {
             problems.push(Problem {
                 path: file.path.clone(),
                 line,
@@ -69,7 +92,13 @@ mod tests {
             assert_eq!(problems("docs/a.md", &format!("It is {word}.\n")), 1, "{word}");
             assert_eq!(problems("packaging/a.yaml", &format!("# {word}\n")), 1, "{word}");
             assert_eq!(problems("docs/decisions/1.md", &format!("It was {word}.\n")), 0, "{word}");
-            assert_eq!(problems("sim/src/a.rs", &format!("// {word}\n")), 0, "{word}");
+            assert_eq!(problems("lab/src/a.rs", &format!("// {word}\n")), 0, "{word}");
+        }
+        for (word, _, places) in NAMES {
+            for place in places {
+                assert_eq!(problems(&format!("{place}a.rs"), &format!("// {word}\n")), 1, "{word}");
+            }
+            assert_eq!(problems("lab/src/a.rs", &format!("// {word}\n")), 0, "{word}");
         }
         assert_eq!(problems("README.md", "Taken off.\n"), 1);
         assert_eq!(problems("docs/a.md", "strangers, taken offline\n"), 0);

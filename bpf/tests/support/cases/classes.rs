@@ -5,7 +5,7 @@ use super::{Case, admit, cases, drop, pass, reject};
 use crate::support::packet::{SEQ, eth, syn4, syn6};
 use crate::support::setup::{Setup, base, dropping, rejecting};
 use tidegate_policy::Reason::{
-    NeverShed, NoLimit, NotNew, NotService, Rate, Released, Reserved, SocketEstablished,
+    Exempt, NoLimit, NotNew, NotService, Rate, Released, Reserved, SocketEstablished,
     SocketRequest, SocketTimeWait, Token,
 };
 
@@ -208,7 +208,7 @@ fn priorities(v: &mut Vec<Case>) {
 }
 
 fn never(v: &mut Vec<Case>) {
-    cases! { v, rejecting(), pass(NeverShed);
+    cases! { v, rejecting(), pass(Exempt);
         "never-source" "a source that is never refused" =>
             eth().ipv4().from4([10, 1, 2, 3]).tcp(40000, 80).syn();
         "never-source-ipv6" "the same, IPv6" =>
@@ -220,7 +220,7 @@ fn never(v: &mut Vec<Case>) {
         "never-source-outside-ipv6" "the same, IPv6" =>
             eth().ipv6().from6("2001:db8:aaab::1").tcp(40000, 80).syn();
     }
-    cases! { v, rejecting().class("inside", &["10.1.0.0/16"], 7), pass(NeverShed);
+    cases! { v, rejecting().class("inside", &["10.1.0.0/16"], 7), pass(Exempt);
         "never-source-and-class" "the list comes before every class" =>
             eth().ipv4().from4([10, 1, 2, 3]).tcp(40000, 80).syn();
     }
@@ -228,11 +228,11 @@ fn never(v: &mut Vec<Case>) {
         "never-source-ack" "only new work is asked" =>
             eth().ipv4().from4([10, 1, 2, 3]).tcp(40000, 80).ack(1);
     }
-    cases! { v, rejecting().listening(0, "192.0.2.10:22"), pass(NeverShed);
+    cases! { v, rejecting().listening(0, "192.0.2.10:22"), pass(Exempt);
         "never-port" "a port that is never refused, though a service has it" =>
             eth().ipv4().tcp(40000, 22).syn();
     }
-    cases! { v, rejecting().listening(1, "*:22"), pass(NeverShed);
+    cases! { v, rejecting().listening(1, "*:22"), pass(Exempt);
         "never-port-any" "the same at any address" => eth().ipv6().tcp(40000, 22).syn();
     }
     cases! { v, rejecting(), pass(NotService);
@@ -265,8 +265,8 @@ fn sockets(v: &mut Vec<Case>) {
         "socket-released" "a socket is found before the kill switch" =>
             eth().ipv4().tcp(40001, 80).syn();
     }
-    cases! { v, rejecting().listening(0, "192.0.2.10:22"), pass(NeverShed);
-        "socket-never" "the never-shed list comes before the sockets" =>
+    cases! { v, rejecting().listening(0, "192.0.2.10:22"), pass(Exempt);
+        "socket-never" "the list of exemptions comes before the sockets" =>
             eth().ipv4().tcp(40001, 22).syn();
     }
 }

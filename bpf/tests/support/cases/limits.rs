@@ -6,8 +6,8 @@ use crate::support::packet::{eth, syn4, syn6};
 use crate::support::setup::{Heartbeat, SECOND, Setup, base, dropping, rejecting};
 use tidegate_policy::Policy::{Abacus, AbacusExact, AbacusLearned, FreshFirst, Threshold};
 use tidegate_policy::Reason::{
-    AcceptQueue, BelowThreshold, Borrowed, Discard, ExpectedAgain, LeaseExpired, NeverShed,
-    NoLimit, NoRoom, Rate, Released, Repeated, Reserved, Token, Waiting,
+    AcceptQueue, BelowThreshold, Borrowed, Discard, Exempt, ExpectedAgain, LeaseExpired, NoLimit,
+    NoRoom, Rate, Released, Repeated, Reserved, Token, Waiting,
 };
 
 pub fn cases() -> Vec<Case> {
@@ -306,7 +306,7 @@ fn switches(v: &mut Vec<Case>) {
     cases! { v, rejecting().shadow().released(), pass(Released);
         "released-shadow" "also in shadow" => syn6();
     }
-    cases! { v, rejecting().released(), pass(NeverShed);
+    cases! { v, rejecting().released(), pass(Exempt);
         "released-never" "what is never refused is still counted so" =>
             eth().ipv4().from4([10, 0, 0, 1]).tcp(40000, 80).syn();
     }

@@ -3,7 +3,7 @@
 //! execution, answer. Written from design.md, the configuration's documentation and reasons.def;
 //! slow, obvious, and without any state of its own. Tests compare it with the kernel.
 //!
-//! The order of what applies (first one wins): not understood · no service · no SYN · never shed ·
+//! The order of what applies (first one wins): not understood · no service · no SYN · exempt ·
 //! a socket of its own, unless in TIME_WAIT the stack opens another · released · lease over · limits: accept queue, waiting, policy. A refusal
 //! is then executed, unless shadow or a relaxing lease says no; an answer that nobody could get,
 //! or that is one too many, is not sent.
@@ -157,7 +157,7 @@ fn new_work(frame: &[u8], scene: &Scene<'_>) -> Result<(Segment, usize), Reason>
         return Err(Reason::NotNew);
     }
     if classify::exempt(scene.setup, &segment) {
-        return Err(Reason::NeverShed);
+        return Err(Reason::Exempt);
     }
     match scene.socket {
         Socket::Request => return Err(Reason::SocketRequest),

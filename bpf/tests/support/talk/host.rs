@@ -219,7 +219,7 @@ impl Host {
         push(&mut self.pending, &[state, next, written, received, client_isn, server_isn]);
     }
 
-    /// The client is never shed from now on.
+    /// The client is exempt from now on.
     pub fn never(&mut self) {
         never(&mut self.pending);
     }

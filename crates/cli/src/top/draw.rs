@@ -342,7 +342,7 @@ mod tests {
         let mut view = View { selected: 1, ..View::default() };
         let warnings = vec!["the accept queue cannot be read\u{1b}[2J".into()];
         view.update(Snapshot { released: true, warnings, ..snapshot(60) });
-        view.trouble = Some("no daemon answers".into());
+        view.problem = Some("no daemon answers".into());
         golden("top-alerts.txt", &screen(&view, (116, 20)));
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct View {
     /// Index of the service whose history is shown.
     pub(crate) selected: usize,
     /// Why the figures are old, if they are.
-    pub(crate) trouble: Option<String>,
+    pub(crate) problem: Option<String>,
 }
 
 impl View {
@@ -32,7 +32,7 @@ impl View {
         self.history.record(&snapshot);
         self.selected = self.selected.min(snapshot.services.len().saturating_sub(1));
         self.snapshot = snapshot;
-        self.trouble = None;
+        self.problem = None;
     }
 
     /// Takes a key; whether to go on.
@@ -80,7 +80,7 @@ pub(crate) fn top(remote: &Remote, args: &TopArgs, out: &mut dyn Write) -> anyho
         match looked {
             Ok(snapshot) => view.update(*snapshot),
             Err(e) if e.to_string() == UNEXPECTED => return Err(e),
-            Err(e) => view.trouble = Some(e.to_string()),
+            Err(e) => view.problem = Some(e.to_string()),
         }
     }
 }

@@ -252,8 +252,9 @@ impl Check<'_> {
             ("close_persistent", rule.close_persistent),
         ];
         for (key, _) in given.iter().filter(|(_, given)| *given) {
-            let message =
-                format!("a TLS connection is judged by its server name; {key} is invisible here");
+            let message = format!(
+                "a TLS connection is evaluated by its server name; {key} is invisible here"
+            );
             self.fault(&format!("{path}.{key}"), message);
         }
         if rule.action == Some(RuleAction::Refuse(RuleRefusal::Busy)) {

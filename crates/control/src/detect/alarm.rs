@@ -10,7 +10,7 @@ use tidegate_model::signals::Family;
 
 /// Excess for an alarm, in jobs: with a second family. At 0.9 load its chance is 1.5 %.
 const EXCESS_MIN: f64 = 40.0;
-/// For a fast server this share of the objective is no trouble yet.
+/// For a fast server this share of the objective is no problem yet.
 const EXCESS_OBJECTIVE: f64 = 0.1;
 /// At this multiple of the alarm's excess chance is out of the question at 0.9 load (0.9^90).
 const EXCESS_LARGE: f64 = 2.25;
@@ -94,7 +94,7 @@ impl Detector {
         (waiting - idle - held, alarm)
     }
 
-    /// The families that report trouble, and what they show if they are enough.
+    /// The families that report a problem, and what they show if they are enough.
     pub(super) fn alarm(&self, tick: &Tick) -> (Vec<Family>, Option<Cause>) {
         let evidence = self.evidence(tick);
         let cause = CAUSES.into_iter().find(|cause| is_shown(*cause, &evidence));

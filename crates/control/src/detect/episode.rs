@@ -61,7 +61,7 @@ pub(super) struct Episode {
     /// Seconds and arrivals since the last refusal.
     pub(super) unused_s: f64,
     pub(super) unused: f64,
-    /// What it was seen by at first, and the families that report trouble now.
+    /// What it was seen by at first, and the families that report a problem now.
     pub(super) cause: Option<Cause>,
     pub(super) families: Vec<Family>,
     /// Who refuses by this knowledge.

@@ -25,7 +25,7 @@ pub enum Load {
 pub struct Calm {
     /// Since when.
     pub since: Nanos,
-    /// Families that report trouble all the same.
+    /// Families that report a problem all the same.
     pub evidence: Vec<Family>,
     /// Exchanges completed per second.
     pub completes: f64,
@@ -63,7 +63,7 @@ pub struct Overload {
     pub since: Nanos,
     /// What it was seen by at first; `None` where a process before has seen it.
     pub cause: Option<Cause>,
-    /// Families that report trouble now.
+    /// Families that report a problem now.
     pub evidence: Vec<Family>,
     /// Jobs in flight now.
     pub in_flight: f64,

@@ -7,7 +7,7 @@
 //!
 //! - a part of what comes is refused ([`REFUSED_SHARE`]), and just before next to nothing was;
 //! - **no more comes than usual**, copies of refused SYNs apart: nobody has to be kept off;
-//! - **the server is calm**: it does not shed, no family reports trouble, the accept queue is short, the CPU
+//! - **the server is calm**: it does not shed, no family reports a problem, the accept queue is short, the CPU
 //!   has room, and no more is in flight than usual;
 //! - **less is completed than usual**: those who were refused would have been served. In a canary, which
 //!   refuses few, this is not asked for.
@@ -263,7 +263,7 @@ mod tests {
             ("more comes", Now { comes: 20, refused: 15, ..WRONG }),
             ("a flood, of which the usual is served", Now { comes: 500, refused: 490, ..CALM }),
             ("the controller sheds", Now { shedding: true, ..WRONG }),
-            ("a family reports trouble", Now { alarmed: true, ..WRONG }),
+            ("a family reports a problem", Now { alarmed: true, ..WRONG }),
             ("the CPU is used", Now { cpu: Some(0.9), ..WRONG }),
             ("the accept queue is long", Now { queue: 60, ..WRONG }),
             ("a dependency is slow, and much is in flight", Now { waiting: 40, ..WRONG }),

@@ -115,7 +115,7 @@ pub(crate) fn listens_here(
 }
 
 /// Interfaces that are on top of others that are configured, too, each with the one below: their packets
-/// would be judged twice.
+/// would be evaluated twice.
 pub(crate) fn on_top(config: &Config, all: &[LinkFacts]) -> Vec<(String, String)> {
     let hooked = all.iter().filter(|link| is_hooked(config, &link.name, None));
     let pair = |link: &LinkFacts| {

@@ -120,7 +120,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "service_alarmed",
         "seconds",
-        "How long a family of signals reported trouble, since the process began.",
+        "How long a family of signals reported a problem, since the process began.",
         &["service", "family"],
         |s, out| {
             each(s, |v| {

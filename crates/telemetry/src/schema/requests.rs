@@ -209,7 +209,7 @@ pub(crate) const METRICS: &[Metric] = &[
         },
     ),
     counter(
-        "requests_unjudged",
+        "requests_unevaluated",
         "segments",
         "Segments with data, of services with request rules, that passed without being evaluated, by reason (docs/reasons.md).",
         &["service", "reason"],

@@ -455,12 +455,12 @@ pub(crate) fn snapshot() -> Snapshot {
                 reports: 1400,
                 limits: 70,
                 refused: vec![ReasonCount { reason: "not-granted".into(), count: 3 }],
-                trouble: String::new(),
+                problem: String::new(),
             },
             PeerState {
                 name: "front".into(),
                 role: "receives".into(),
-                trouble: "Connection refused".into(),
+                problem: "Connection refused".into(),
                 ..PeerState::default()
             },
         ],

@@ -9,8 +9,8 @@ use tidegate_model::PRIORITY_DEFAULT;
 use tidegate_sim::world::Arrival;
 use tidegate_units::Nanos;
 
-/// The name under which clients that are never shed are counted.
-pub(crate) const NEVER_SHED: &str = "never shed";
+/// The name under which clients that are exempt are counted.
+pub(crate) const EXEMPT: &str = "exempt";
 
 /// A class as it is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ struct Length {
 /// The classes of a service.
 #[derive(Debug)]
 pub(crate) struct Classes {
-    /// Those of the configuration, then `default`, then those who are never shed.
+    /// Those of the configuration, then `default`, then those who are exempt.
     pub(crate) all: Vec<Class>,
     sources: Vec<Length>,
     never: Vec<Length>,
@@ -46,7 +46,7 @@ impl Classes {
             .map(|class| Class { name: class.name.clone(), priority: class.priority })
             .collect();
         all.push(Class { name: CLASS_DEFAULT.to_owned(), priority: PRIORITY_DEFAULT });
-        all.push(Class { name: NEVER_SHED.to_owned(), priority: 0 });
+        all.push(Class { name: EXEMPT.to_owned(), priority: 0 });
         let mut sources = Vec::new();
         for (index, class) in service.classes.iter().enumerate() {
             class.sources.iter().for_each(|net| add(&mut sources, net, index as u8));
@@ -122,7 +122,7 @@ mod tests {
     use tidegate_config::{Registry, parse};
 
     #[test]
-    fn the_longest_prefix_decides_and_never_shed_goes_before_all() {
+    fn the_longest_prefix_decides_and_exempt_goes_before_all() {
         let text = "interfaces: [{name: lo}]\nexempt: {sources: [198.51.100.9]}\nservices:\n  \
             web:\n    mode: enforce\n    listen: [\"*:80\"]\n    classes:\n      \
             - {name: partners, sources: [198.51.100.0/24, \"2001:db8::/32\"], priority: 2}\n      \
@@ -133,7 +133,7 @@ mod tests {
             ("198.51.100.1", "partners", 2),
             ("198.51.100.200", "gold", 0),
             ("::ffff:198.51.100.200", "gold", 0),
-            ("198.51.100.9", NEVER_SHED, 0),
+            ("198.51.100.9", EXEMPT, 0),
             ("198.51.101.1", "default", 7),
             ("2001:db8::1", "partners", 2),
             ("2001:db9::1", "default", 7),
@@ -141,7 +141,7 @@ mod tests {
             let found = classes.of(client.parse().ok());
             let class = &classes.all[usize::from(found.class)];
             assert_eq!((class.name.as_str(), found.priority), (name, priority), "{client}");
-            assert_eq!(found.exempt, name == NEVER_SHED);
+            assert_eq!(found.exempt, name == EXEMPT);
         }
         assert_eq!(classes.of(None).class, 2, "no address: default");
     }

@@ -3,10 +3,8 @@
  * Ingress at tc: tcx from Linux 6.6 on, clsact below (the loader says which
  * before it loads). The good neighbour where another program owns XDP.
  */
-#include "../import/import.h"
-#define TG_PARSED(skb, p, reason) \
-	tg_import_reason(p, reason, (skb)->gso_segs, (skb)->gso_size)
 #include "../packet/tc.h"
+#include "../import/import.h"
 #include "../syn/judge.h"
 
 #define TG_TCP_CHECK_OFFSET 16	/* of the checksum in the TCP header */
@@ -66,11 +64,19 @@ static __always_inline int tg_tc_answer(struct __sk_buff *skb,
 	return bpf_redirect(skb->ifindex, 0);
 }
 
+/* Imported rules see what the parser has not understood, too. */
+__noinline int tg_parse_ingress(struct __sk_buff *skb, struct tg_packet *p)
+{
+	return p ? tg_import_reason(p, tg_tc_parse(skb, p), skb->gso_segs,
+				    skb->gso_size) :
+		   TG_REASON_LOOKUP_FAILED;
+}
+
 SEC("tc")
 int tg_ingress(struct __sk_buff *skb)
 {
 	struct tg_packet p = {};
-	int reason = tg_parse_frame(skb, &p);
+	int reason = tg_parse_ingress(skb, &p);
 
 	switch (tg_judge(skb, &p, skb->ifindex, reason)) {
 	case TG_ACTION_PASS:

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the two tc hooks share: the frame as the parser wants it. */
+/* What hooks at tc share: the frame as the parser wants it. */
 #ifndef TG_TC_H
 #define TG_TC_H
 
 #include "parse.h"
-
-/* A hook may look at what the parser has not understood, and change the reason. */
-#ifndef TG_PARSED
-#define TG_PARSED(skb, p, reason) (reason)
-#endif
 
 #define TG_TC_PULL 128	/* bytes: the headers of any ordinary packet */
 
@@ -42,18 +37,20 @@ static __always_inline int tg_parse_plain(struct __sk_buff *skb,
 	return TG_REASON_NOT_IP;
 }
 
-__noinline int tg_parse_frame(struct __sk_buff *skb, struct tg_packet *p)
+static __always_inline int tg_tc_parse(struct __sk_buff *skb,
+				       struct tg_packet *p)
 {
 	struct tg_view view;
 
 	tg_tc_view(skb, &view);
-	if (p && settings.link == TG_LINK_PLAIN)
-		return TG_PARSED(skb, p, tg_parse_plain(skb, &view, p));
-	return p ? TG_PARSED(skb, p, tg_parse(skb, &view, p)) :
-		   TG_REASON_LOOKUP_FAILED;
+	if (settings.link == TG_LINK_PLAIN)
+		return tg_parse_plain(skb, &view, p);
+	return tg_parse(skb, &view, p);
 }
 
-/* Several hooks in one unit, as tests have them: each names its own before. */
-#undef TG_PARSED
+__noinline int tg_parse_frame(struct __sk_buff *skb, struct tg_packet *p)
+{
+	return p ? tg_tc_parse(skb, p) : TG_REASON_LOOKUP_FAILED;
+}
 
 #endif

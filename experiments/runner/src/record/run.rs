@@ -19,9 +19,9 @@ const WINDOWS: u32 = 6;
 const TIMES: &str = "tidegate_service_first_byte_time_seconds_bucket";
 const SHEDDING: &str = "tidegate_service_shedding_seconds_total";
 const SYNS: &str = "tidegate_service_verdicts_syns_total";
-/// Causes that are an overload: not a limit that is set, and not a peer's.
 /// Reasons of a refusal by what an overload limits.
 const LIMITS: [&str; 3] = ["rate", "waiting", "accept-queue"];
+/// Causes that are an overload: not a limit that is set, and not a peer's.
 const OVERLOAD: [&str; 4] = ["in-flight", "growth", "accept-queue", "cpu"];
 /// The stream, and the phase that counts.
 const ALL: &str = "all";

@@ -79,7 +79,6 @@ pub struct FlowspecState {
     /// How often it did not take a route.
     pub refused: u64,
     /// What keeps it from running, in one sentence; empty if nothing does.
-    #[serde(default, alias = "trouble")]
     pub problem: String,
     /// The routers, in the order of the configuration.
     pub peers: Vec<SessionState>,
@@ -314,6 +313,7 @@ pub struct PeerState {
     /// Messages and sessions that were refused, by reason.
     pub refused: Vec<ReasonCount>,
     /// What is wrong now, in one sentence; empty if nothing is.
+    #[serde(alias = "trouble")]
     pub problem: String,
 }
 

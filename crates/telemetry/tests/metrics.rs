@@ -94,6 +94,23 @@ fn without_request_rules_nothing_is_said_of_them() {
     assert!(!openmetrics(&none).contains("tidegate_requests_rule_outcomes_requests_total{"));
 }
 
+/// A command reads the status of a daemon that was started before an upgrade.
+#[test]
+fn old_names_of_a_status_are_read() {
+    let snapshot = sample::snapshot();
+    let now = serde_json::to_string(&snapshot).unwrap();
+    let mut before = now.clone();
+    let peer = "Connection refused";
+    for (old, new) in [
+        (format!("\"trouble\":\"{peer}"), format!("\"problem\":\"{peer}")),
+        ("\"unjudged\":".to_owned(), "\"unevaluated\":".to_owned()),
+    ] {
+        assert!(now.contains(&new), "{new}");
+        before = before.replace(&new, &old);
+    }
+    assert_eq!(serde_json::from_str::<Snapshot>(&before).unwrap(), snapshot);
+}
+
 #[test]
 fn the_document_is_made_from_the_schema() {
     golden("../../docs/metrics.md", &reference());
@@ -181,7 +198,7 @@ fn every_metric_appears_for_a_full_snapshot_with_as_many_values_as_labels() {
 
 /// A counter that appears with its first increase hides that increase from a rate.
 #[test]
-fn what_never_shed_and_was_never_limited_counts_from_zero() {
+fn what_refused_nothing_and_was_not_limited_counts_from_zero() {
     let page = openmetrics(&snapshot());
     for line in [
         "service_limit_allowed_syns_total{service=\"watched\"}",

@@ -17,7 +17,7 @@ use tidegate_peer::node::{Node, NodeConfig, Outgoing, Target};
 use tidegate_peer::table::{Grant, UNKNOWN};
 use tidegate_peer::tls::{Credentials, Files, TlsError};
 use tidegate_peer::{Delegation, DelegationFiles};
-use tidegate_sense::{RouteSource, Sensed, ServiceSource, Trouble};
+use tidegate_sense::{Problem, RouteSource, Sensed, ServiceSource};
 use tidegate_units::{Clock, Nanos};
 
 /// What is local to a host and says nothing of a service that runs elsewhere.
@@ -313,10 +313,10 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
 /// The signals of a service are those of its back-ends: resources and queues of this host are not
 /// its own. Shown is the back-end that is pressed most; each of them has its own controllers.
 fn take(sensed: &mut Sensed, backends: Vec<Backend>) {
-    sensed.troubles.retain(|problem| !ELSEWHERE.contains(&problem.signal));
+    sensed.problems.retain(|problem| !ELSEWHERE.contains(&problem.signal));
     let silent: Vec<String> = backends.iter().filter(|b| !b.valid).map(silence).collect();
     if !silent.is_empty() {
-        sensed.troubles.push(Trouble { signal: "reports", why: silent.join("; ") });
+        sensed.problems.push(Problem { signal: "reports", why: silent.join("; ") });
     }
     let Signals { resource, queue, .. } = &mut sensed.signals;
     (*resource, *queue) = under_most_pressure(&backends);
@@ -424,7 +424,7 @@ mod tests {
         sensed.signals.resource.cpu = here;
         sensed.signals.resource.memory_pressure = here;
         for signal in ["accept queue", "cpu", "counters"] {
-            sensed.troubles.push(Trouble { signal, why: String::new() });
+            sensed.problems.push(Problem { signal, why: String::new() });
         }
         let mut pressed = Backend { peer: "b1".into(), valid: true, ..Backend::default() };
         pressed.resource.cpu = Some(Reading::fresh(Share::new(0.97)));
@@ -439,8 +439,8 @@ mod tests {
         assert_eq!(resource.memory_pressure, None, "nobody reported it");
         assert_eq!(queue.accept.map(|q| (q.value.length, q.value.limit)), Some((90, 200)));
         assert_eq!(backends.len(), 3);
-        let left: Vec<_> = sensed.troubles.iter().map(|t| t.signal).collect();
+        let left: Vec<_> = sensed.problems.iter().map(|t| t.signal).collect();
         assert_eq!(left, ["counters", "reports"]);
-        assert!(sensed.troubles[1].why.contains("b3"), "{}", sensed.troubles[1].why);
+        assert!(sensed.problems[1].why.contains("b3"), "{}", sensed.problems[1].why);
     }
 }

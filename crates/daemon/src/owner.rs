@@ -497,7 +497,7 @@ impl Owner {
             if let Some(text) = governor.pooled.advice(shedding, config.requests.is_some()) {
                 warnings.raise(now, &format!("{name}: layer"), text);
             }
-            for problem in &sensed.troubles {
+            for problem in &sensed.problems {
                 warnings.raise(now, &format!("{name}: {}", problem.signal), problem.why.clone());
             }
             let before = governor.limits.clone();

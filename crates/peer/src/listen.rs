@@ -65,7 +65,7 @@ pub(crate) async fn serve(
             }
         };
         if std::mem::take(&mut failed) {
-            shared.no_trouble("cluster.listen");
+            shared.no_problem("cluster.listen");
         }
         // A session that ended, or panicked, is nobody else's concern.
         while sessions.try_join_next().is_some() {}
@@ -87,7 +87,7 @@ async fn bind(shared: &Shared, address: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => {
-                shared.no_trouble("cluster.listen");
+                shared.no_problem("cluster.listen");
                 tracing::info!(%address, "takes reports");
                 return listener;
             }

@@ -197,7 +197,7 @@ impl Shared {
             let of_key = faults.iter().filter(|(of, _)| *of == key);
             let texts: Vec<String> = of_key.map(|(_, error)| error.to_string()).collect();
             if texts.is_empty() {
-                self.no_trouble(key);
+                self.no_problem(key);
             } else {
                 self.problem(key, format!("what it said before stays: {}", texts.join("; ")));
             }
@@ -209,7 +209,7 @@ impl Shared {
         lock(&self.problems).insert(subject, text);
     }
 
-    pub(crate) fn no_trouble(&self, subject: &'static str) {
+    pub(crate) fn no_problem(&self, subject: &'static str) {
         lock(&self.problems).remove(subject);
     }
 }
@@ -426,7 +426,7 @@ impl Supervisor {
         let credentials = self.credentials.borrow();
         match credentials.as_ref().and_then(|credentials| credentials.ends_soon()) {
             Some(why) => self.shared.problem(EXPIRY, why),
-            None => self.shared.no_trouble(EXPIRY),
+            None => self.shared.no_problem(EXPIRY),
         }
     }
 
@@ -526,7 +526,7 @@ impl Supervisor {
                     tracing::info!(%identity, "certificates were read again");
                 }
                 self.credentials.send_replace(Some(Arc::new(credentials)));
-                self.shared.no_trouble("cluster.certificate");
+                self.shared.no_problem("cluster.certificate");
             }
             Err(error) => {
                 let text = format!("the new one cannot be used, the old one stays: {error}");

@@ -61,7 +61,7 @@ pub(crate) struct Interfaces {
     recent: BTreeMap<u32, Recent>,
     queue_at: Option<Nanos>,
     sent_at: Option<Nanos>,
-    trouble: Option<String>,
+    problem: Option<String>,
 }
 
 impl Interfaces {
@@ -81,7 +81,7 @@ impl Interfaces {
             return;
         }
         if let Err(error) = source.queues(&self.found, &mut self.queues) {
-            self.trouble = Some(error.to_string());
+            self.problem = Some(error.to_string());
             return;
         }
         // A queue that is gone is no queue, and not the one that it was.
@@ -102,7 +102,7 @@ impl Interfaces {
 
     /// Looks at the interfaces and their queues.
     pub(crate) fn tick(&mut self, now: Nanos) {
-        self.trouble = None;
+        self.problem = None;
         if self.wanted.is_empty() {
             self.found.clear();
             self.recent.clear();
@@ -111,7 +111,7 @@ impl Interfaces {
         let Some(source) = &mut self.source else { return };
         let read: io::Result<()> = source.interfaces(&self.wanted, &mut self.found);
         match read {
-            Err(error) => self.trouble = Some(error.to_string()),
+            Err(error) => self.problem = Some(error.to_string()),
             Ok(()) => {
                 for interface in &self.found {
                     let recent = self.recent.entry(interface.index).or_default();
@@ -147,9 +147,9 @@ impl Interfaces {
     }
 
     /// Why there is no queue, if there is none.
-    pub(crate) fn trouble(&self, now: Nanos) -> Option<String> {
-        if let Some(trouble) = &self.trouble {
-            return Some(trouble.clone());
+    pub(crate) fn problem(&self, now: Nanos) -> Option<String> {
+        if let Some(problem) = &self.problem {
+            return Some(problem.clone());
         }
         if self.queue(now).is_some() {
             return None;
@@ -281,13 +281,13 @@ mod tests {
         let now = Nanos::from_millis(1900);
         assert_eq!(interfaces.queue(now).unwrap().value, queue(40.0, 100.0));
         assert!((interfaces.sent(now).unwrap().value - 30_000.0).abs() < 1e-6);
-        assert_eq!(interfaces.trouble(now), None);
+        assert_eq!(interfaces.problem(now), None);
     }
 
     #[test]
     fn what_cannot_be_read_ages_and_then_is_nothing() {
         let (mut interfaces, kernel) = watched();
-        assert!(interfaces.trouble(Nanos::ZERO).unwrap().contains("none of the interfaces eth0"));
+        assert!(interfaces.problem(Nanos::ZERO).unwrap().contains("none of the interfaces eth0"));
         interfaces.tick(Nanos::ZERO);
         interfaces.tick(Nanos::SECOND);
         assert!(interfaces.sent(Nanos::SECOND).is_some());
@@ -295,7 +295,7 @@ mod tests {
         for second in 2..=30 {
             let now = Nanos::from_secs(second);
             interfaces.tick(now);
-            assert_eq!(interfaces.trouble(now).unwrap(), "broken");
+            assert_eq!(interfaces.problem(now).unwrap(), "broken");
             let age = Some(Nanos::from_secs(second - 1)).filter(|age| *age <= HOLD_MAX);
             assert_eq!(interfaces.queue(now).map(|r| r.age), age, "{second}");
         }

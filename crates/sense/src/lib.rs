@@ -2,7 +2,7 @@
 //! procfs, netlink and dataplane counters become [`Signals`](tidegate_model::signals::Signals).
 //!
 //! [`Sense`] is ticked by the daemon's owner task. Every source fails on its own: what cannot be
-//! read is `None` (never zero) and is named in [`Sensed::troubles`]; what was read a while ago
+//! read is `None` (never zero) and is named in [`Sensed::problems`]; what was read a while ago
 //! carries its age, up to [`HOLD_MAX`]. Work per tick is bounded: one listener dump a network
 //! namespace, one read of `/proc/stat`, four small files a service (six once a second), the facts of
 //! the watched interfaces, and a slice each of the searches for the service's processes and groups.
@@ -46,6 +46,6 @@ pub use link::{LinkFacts, default_way, is_of_host, links, links_within};
 pub use listeners::{LISTENERS_MAX, Listener, ListenerSource, SockDiag};
 pub use netns::in_namespace;
 pub use qdisc::{Interface, InterfaceSource, RouteSource};
-pub use sense::{HOLD_MAX, Roots, Sense, Sensed, ServiceSource, Trouble};
+pub use sense::{HOLD_MAX, Problem, Roots, Sense, Sensed, ServiceSource};
 pub use space::FindNamespace;
 pub use ssh::{ssh_listeners, ssh_ports};

@@ -56,7 +56,7 @@ pub struct ServiceSource {
     pub cgroup: Option<PathBuf>,
     /// Its CPUs, if the operator named them.
     pub cpus: Option<CpuList>,
-    /// Whether something is decided by the queue of the interfaces: then its absence is a trouble.
+    /// Whether something is decided by the queue of the interfaces: then its absence is a problem.
     pub needs_interface: bool,
     /// Sources whose SYNs no service counts.
     pub exempt: Vec<IpNet>,
@@ -73,7 +73,7 @@ impl ServiceSource {
 
 /// A source that could not be read in this tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct Problem {
     /// The signal that is missing or old: `cpu`, `cpu pressure`, `accept queue`, `counters` …
     pub signal: &'static str,
     /// Why.
@@ -86,7 +86,7 @@ pub struct Sensed {
     /// The signals.
     pub signals: Signals,
     /// The sources that failed.
-    pub troubles: Vec<Trouble>,
+    pub problems: Vec<Problem>,
     /// Whether the listener has TCP_DEFER_ACCEPT on, where that could be inferred.
     pub defer_accept: Option<bool>,
     /// Connections that the listeners accepted and that no hook saw.
@@ -243,28 +243,28 @@ impl Sense {
             out.signals.now = now;
             out.signals.period = period;
             let space = &mut spaces[service.space];
-            out.signals.queue = service.queue(now, &space.listed, &mut out.troubles);
+            out.signals.queue = service.queue(now, &space.listed, &mut out.problems);
             out.signals.queue.interface = interfaces.queue(now);
             if service.source.needs_interface
-                && let Some(why) = interfaces.trouble(now)
+                && let Some(why) = interfaces.problem(now)
             {
-                out.troubles.push(Trouble { signal: "interface queue", why });
+                out.problems.push(Problem { signal: "interface queue", why });
             }
             out.signals.resource = service.resource(
                 &mut Tick { now, stat: cpus, stat_error: stat.as_ref().err(), buffer },
-                &mut out.troubles,
+                &mut out.problems,
             );
             out.signals.resource.bandwidth = interfaces.sent(now);
             match service.passive.tick(now, index, totals) {
                 Ok((time, balance)) => {
                     (out.signals.time, out.signals.balance) = (time, balance);
                     if !totals.sees_answers() {
-                        out.troubles.push(Trouble { signal: "answers", why: NO_EGRESS.into() });
+                        out.problems.push(Problem { signal: "answers", why: NO_EGRESS.into() });
                     }
                 }
                 Err(error) => {
                     out.signals.time = service.passive.levels(now);
-                    out.troubles.push(Trouble { signal: "counters", why: error.to_string() });
+                    out.problems.push(Problem { signal: "counters", why: error.to_string() });
                 }
             }
             out.totals = service.passive.totals().cloned();
@@ -401,14 +401,14 @@ mod tests {
         let share = |reading: Option<tidegate_model::signals::Reading<Share>>| {
             reading.map(|reading| (reading.value.get() * 100.0).round())
         };
-        assert_eq!(share(resource.cpu), Some(50.0), "{:?}", sensed[0].troubles);
+        assert_eq!(share(resource.cpu), Some(50.0), "{:?}", sensed[0].problems);
         assert_eq!(share(resource.busiest_thread), Some(100.0), "its thread is at its end");
         assert_eq!(resource.cpu_pressure, None);
-        assert!(sensed[0].troubles.is_empty(), "{:?}", sensed[0].troubles);
+        assert!(sensed[0].problems.is_empty(), "{:?}", sensed[0].problems);
     }
 
     fn knows_its_place(sensed: &[Sensed]) -> bool {
-        !sensed[0].troubles.iter().any(|trouble| trouble.signal == "cpu")
+        !sensed[0].problems.iter().any(|problem| problem.signal == "cpu")
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
         sense.reconfigure(vec![source("*:81"), source("*:80")]);
         let sensed = sense.tick(Nanos::from_millis(200), &Nothing);
         assert!(!knows_its_place(&sensed), "a new one");
-        assert!(knows_its_place(&sensed[1..]), "{:?}", sensed[1].troubles);
+        assert!(knows_its_place(&sensed[1..]), "{:?}", sensed[1].problems);
     }
 
     /// Two buckets, of which the first has counted more.
@@ -469,7 +469,7 @@ mod tests {
         let mut running = sense(dir.path());
         assert!(!knows_its_place(&running.tick(Nanos::ZERO, &Nothing)), "not looked for yet");
         let soon = running.tick(Nanos::from_millis(100), &Nothing);
-        assert!(knows_its_place(&soon), "{:?}", soon[0].troubles);
+        assert!(knows_its_place(&soon), "{:?}", soon[0].problems);
         let mut starting = sense(dir.path());
         starting.warm_up(Nanos::ZERO);
         assert!(knows_its_place(&starting.tick(Nanos::ZERO, &Nothing)), "at the first tick");

@@ -11,7 +11,7 @@ use crate::link::is_of_host;
 use crate::listeners::Listener;
 use crate::passive::Passive;
 use crate::pressure::Pressure;
-use crate::sense::{HOLD_MAX, Roots, ServiceSource, Trouble};
+use crate::sense::{HOLD_MAX, Problem, Roots, ServiceSource};
 use crate::space::Space;
 use crate::stat::Stat;
 use crate::threads::Watch;
@@ -136,17 +136,17 @@ impl Service {
         &mut self,
         now: Nanos,
         listed: &io::Result<()>,
-        troubles: &mut Vec<Trouble>,
+        problems: &mut Vec<Problem>,
     ) -> Queue {
-        let trouble = |why: String| Trouble { signal: "accept queue", why };
+        let problem = |why: String| Problem { signal: "accept queue", why };
         match listed {
-            Err(error) => troubles.push(trouble(error.to_string())),
+            Err(error) => problems.push(problem(error.to_string())),
             Ok(()) if self.listeners.is_empty() => {
                 self.accept_held = None;
                 if self.is_elsewhere() {
                     return Queue::default();
                 }
-                troubles.push(trouble("nothing listens on the service's addresses here".into()));
+                problems.push(problem("nothing listens on the service's addresses here".into()));
             }
             Ok(()) => {
                 let mut queue = AcceptQueue::default();
@@ -166,7 +166,7 @@ impl Service {
     pub(crate) fn resource(
         &mut self,
         tick: &mut Tick<'_>,
-        troubles: &mut Vec<Trouble>,
+        problems: &mut Vec<Problem>,
     ) -> Resource {
         if self.is_elsewhere() {
             return Resource::default();
@@ -181,7 +181,7 @@ impl Service {
                 Err(error) if is_absent(&error) => {}
                 Err(error) => {
                     let signal = PRESSURES[kind].1;
-                    troubles.push(Trouble { signal, why: error.to_string() });
+                    problems.push(Problem { signal, why: error.to_string() });
                 }
             }
         }
@@ -190,7 +190,7 @@ impl Service {
         match self.cpu(tick, threads.waited) {
             Ok(Some(share)) => self.cpu_held = Some((tick.now, share)),
             Ok(None) => {}
-            Err(why) => troubles.push(Trouble { signal: "cpu", why }),
+            Err(why) => problems.push(Problem { signal: "cpu", why }),
         }
         let [cpu, memory, io] = &self.pressure_held;
         Resource {

@@ -136,13 +136,13 @@ fn the_signal_is_a_mean_with_the_bytes_that_are_sent() {
     let service = ServiceSource { needs_interface: true, ..ServiceSource::default() };
     let diag = SockDiag::open(Some(&namespace.path())).unwrap();
     let mut sense = Sense::new(vec![service], Box::new(diag), Roots::default());
-    let trouble = |sense: &mut Sense, now| {
+    let problem = |sense: &mut Sense, now| {
         let sensed = sense.tick(now, &NoTotals).remove(0);
-        let trouble = sensed.troubles.iter().any(|t| t.signal == "interface queue");
-        (sensed.signals, trouble)
+        let problem = sensed.problems.iter().any(|t| t.signal == "interface queue");
+        (sensed.signals, problem)
     };
     let clock = MonotonicClock;
-    assert!(trouble(&mut sense, clock.now()).1, "it is needed, and nobody watches");
+    assert!(problem(&mut sense, clock.now()).1, "it is needed, and nobody watches");
     let source = RouteSource::open(Some(&namespace.path())).unwrap();
     sense.watch_interfaces(Box::new(source), vec!["v0".into()]);
     let sender = namespace.sender();
@@ -151,8 +151,8 @@ fn the_signal_is_a_mean_with_the_bytes_that_are_sent() {
     let last: Signals = loop {
         fill(&sender, 5);
         sense.sample(clock.now());
-        let (signals, trouble) = trouble(&mut sense, clock.now());
-        assert!(!trouble);
+        let (signals, problem) = problem(&mut sense, clock.now());
+        assert!(!problem);
         let spent = clock.now().since(begin);
         let queue = signals.queue.interface.map_or(0.0, |q| q.value.length);
         let sent = signals.resource.bandwidth.map_or(0.0, |sent| sent.value);

@@ -92,7 +92,7 @@ fn tick_until(sense: &mut Sense, done: impl Fn(&Signals) -> bool) -> Signals {
     let begin = clock.now();
     loop {
         let sensed = sense.tick(clock.now(), &NoTotals).remove(0);
-        assert!(sensed.troubles.iter().any(|t| t.signal == "counters"), "{:?}", sensed.troubles);
+        assert!(sensed.problems.iter().any(|t| t.signal == "counters"), "{:?}", sensed.problems);
         if done(&sensed.signals) {
             return sensed.signals;
         }
@@ -183,7 +183,7 @@ fn the_accept_queue_is_that_of_all_listeners_of_the_service() {
     drop((v4, v6));
     let gone = sense.tick(MonotonicClock.now(), &NoTotals).remove(0);
     assert_eq!(gone.signals.queue.accept, None, "no listener, no queue");
-    assert!(gone.troubles.iter().any(|t| t.signal == "accept queue"), "{:?}", gone.troubles);
+    assert!(gone.problems.iter().any(|t| t.signal == "accept queue"), "{:?}", gone.problems);
 }
 
 #[test]

@@ -146,11 +146,11 @@ union tg_limits_row {
 };
 
 /* Where the request of a connection stands. */
-#define TG_CONN_IDLE 0		/* the answer is complete: may be judged */
+#define TG_CONN_IDLE 0		/* answer complete: may be evaluated */
 #define TG_CONN_BODY 1		/* the client still sends its body */
 #define TG_CONN_WAIT 2		/* the server has not begun to answer */
 #define TG_CONN_ANSWER 3	/* the server is answering */
-#define TG_CONN_OPAQUE 4	/* cannot be followed: never judged again */
+#define TG_CONN_OPAQUE 4	/* cannot be followed: never evaluated again */
 #define TG_CONN_REFUSED 5	/* answered by us: what still comes is closed */
 
 #define TG_CONN_HEAD 1		/* the request is HEAD: an answer without body */

@@ -20,7 +20,7 @@
 #include "../../policy/chain/lately.h"
 #include "../../policy/chain/request.h"
 
-#define TG_ABI_VERSION 17
+#define TG_ABI_VERSION 18
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -47,8 +47,8 @@ struct tg_lease {
 	__u64 heartbeat_ns;	/* bpf_ktime_get_ns; 0: never */
 };
 
-#define TG_TABLE_NEVER 1	/* there are exempt prefixes */
-#define TG_TABLE_ORIGINS 2	/* tg_origins knows all about IPv4 */
+#define TG_TABLE_EXEMPT 1	/* there are exempt prefixes */
+#define TG_TABLE_SRC_PREFIXES 2	/* tg_src_prefixes has all of IPv4 */
 
 #define TG_SERVICE_PREFIXES 1	/* the service has classes by prefix */
 #define TG_SERVICE_DSCP 2	/* the service has classes by DSCP */
@@ -82,7 +82,7 @@ struct tg_listen_key {
 	__u8 slot;
 };
 
-#define TG_LISTEN_NEVER 1	/* a port that is exempt */
+#define TG_LISTEN_EXEMPT 1	/* a port that is exempt */
 
 struct tg_listen {
 	__u8 service;
@@ -92,26 +92,27 @@ struct tg_listen {
 
 /*
  * The same once more, by port: read, not searched. first[port] is the number of
- * the first door there; 0: none, or more than TG_DOORS_AT, then the hash must be
- * asked. Doors of a port follow each other, those of one address come first.
+ * the first listener there; 0: none, or more than TG_LISTENERS_AT, then the
+ * hash must be asked. Listeners of a port follow each other, those of one
+ * address come first.
  */
-#define TG_DOORS_MAX 2048
-#define TG_DOORS_AT 4
-#define TG_DOOR_IPV4 1		/* any address of IPv4 */
-#define TG_DOOR_IPV6 2
+#define TG_LISTENERS_MAX 2048
+#define TG_LISTENERS_AT 4
+#define TG_LISTENER_IPV4 1		/* any address of IPv4 */
+#define TG_LISTENER_IPV6 2
 
-struct tg_door {
+struct tg_listener {
 	__u32 addr[4];
 	struct tg_listen listen;
-	__u8 any;		/* TG_DOOR_…; 0: this address */
+	__u8 any;		/* TG_LISTENER_…; 0: this address */
 	__u8 more;		/* 1: the next is of this port, too */
 	__u8 pad[2];
 };
-TG_ASSERT(sizeof(struct tg_door) == 24);
+TG_ASSERT(sizeof(struct tg_listener) == 24);
 
-struct tg_doors {
+struct tg_listeners {
 	__u16 first[65536];
-	struct tg_door door[TG_DOORS_MAX];	/* the first is not used */
+	struct tg_listener listener[TG_LISTENERS_MAX];	/* [0] is unused */
 };
 
 /* Longest prefix: slot and service are the first 16 bits. */
@@ -127,22 +128,22 @@ struct tg_prefix_key {
 /*
  * The prefixes once more, for IPv4: all services and the exempt set
  * flattened into tables that are read, not searched. An entry is the number of
- * a row, or TG_ORIGIN_BLOCK and the number of a block that looks at the next 8
+ * a row, or TG_SRC_BLOCK and the number of a block that looks at the next 8
  * bits. Prefixes that do not fit stay in the trie, and the flag is not set.
  */
-#define TG_ORIGIN_BLOCK 32768
-#define TG_ORIGIN_BLOCKS 2048
-#define TG_ORIGIN_ROWS 8192
-#define TG_ORIGIN_NEVER 1	/* row of what is exempt */
+#define TG_SRC_BLOCK 32768
+#define TG_SRC_BLOCKS 2048
+#define TG_SRC_ROWS 8192
+#define TG_SRC_EXEMPT 1	/* row of what is exempt */
 
-struct tg_origin {
+struct tg_src_row {
 	__u8 class[TG_SERVICES_MAX];	/* 0: none */
 };
 
-struct tg_origins {
+struct tg_src_prefixes {
 	__u16 root[65536];		/* by the upper 16 bits */
-	__u16 block[TG_ORIGIN_BLOCKS][256];
-	struct tg_origin row[TG_ORIGIN_ROWS];
+	__u16 block[TG_SRC_BLOCKS][256];
+	struct tg_src_row row[TG_SRC_ROWS];
 };
 
 /*

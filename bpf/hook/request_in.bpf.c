@@ -3,7 +3,7 @@
  * Requests of services with request rules, at tc ingress, behind the hook that
  * evaluates SYNs: tcx from Linux 6.6 on, clsact below. Every packet of such a
  * service is looked up; the first bytes of a connection, and what comes when an
- * answer is complete, are recognised and judged.
+ * answer is complete, are recognised and evaluated.
  */
 #include "../packet/tc.h"
 #include "../request/refusal.h"
@@ -25,7 +25,7 @@ static __always_inline int tg_is_proved(struct __sk_buff *skb,
  * A packet of a connection that is not followed: the end of a handshake gets it
  * a place. Data gets one only if that packet was lost, and the server's socket
  * is here to be asked. Once data was seen, no later packet gets a place: its
- * request may be outstanding. Returns the place, if it may be judged.
+ * request may be outstanding. Returns the place, if it may be evaluated.
  */
 static __always_inline struct tg_conn *tg_untracked(struct __sk_buff *skb,
 						    const struct tg_visit *v)
@@ -53,7 +53,7 @@ static __always_inline struct tg_conn *tg_untracked(struct __sk_buff *skb,
 	/* Nobody looked at their SYNs. */
 	if (reason == TG_REASON_UNVERIFIED &&
 	    tg_exempt(&v->view, &v->p, v->listen,
-		      tg_origin(&v->view, &v->p)))
+		      tg_src_row(&v->view, &v->p)))
 		reason = TG_REASON_EXEMPT;
 	tg_count_reason(v->service, reason);
 	return 0;

@@ -5,7 +5,7 @@
  */
 #include "../packet/tc.h"
 #include "../import/import.h"
-#include "../syn/judge.h"
+#include "../syn/evaluate.h"
 
 #define TG_TCP_CHECK_OFFSET 16	/* of the checksum in the TCP header */
 
@@ -78,7 +78,7 @@ int tg_ingress(struct __sk_buff *skb)
 	struct tg_packet p = {};
 	int reason = tg_parse_ingress(skb, &p);
 
-	switch (tg_judge(skb, &p, skb->ifindex, reason)) {
+	switch (tg_evaluate(skb, &p, skb->ifindex, reason)) {
 	case TG_ACTION_PASS:
 		return TG_TC_NEXT;
 	case TG_ACTION_ANSWER:

@@ -5,7 +5,7 @@
  */
 #include "../packet/parse.h"
 #include "../import/import.h"
-#include "../syn/judge.h"
+#include "../syn/evaluate.h"
 
 static __always_inline enum tg_action
 tg_answer_room(struct xdp_md *ctx, const struct tg_packet *p)
@@ -70,7 +70,7 @@ int tg_xdp(struct xdp_md *ctx)
 	struct tg_packet p = {};
 	int reason = tg_parse_frame(ctx, &p);
 
-	switch (tg_judge(ctx, &p, ctx->ingress_ifindex, reason)) {
+	switch (tg_evaluate(ctx, &p, ctx->ingress_ifindex, reason)) {
 	case TG_ACTION_PASS:
 		return XDP_PASS;
 	case TG_ACTION_ANSWER:

@@ -11,7 +11,7 @@
  * normal form of http/http_path.h. A path that servers read in different ways is
  * `ambiguous`: a rule must not meet a request that its server takes for another.
  *
- * What a server may read in another way than we do is not judged: see
+ * What a server may read in another way than we do is not evaluated: see
  * http/http_fields.h for what is refused in fields.
  */
 #ifndef TG_HTTP_H

@@ -2,7 +2,7 @@
 /*
  * The head of a server's answer and where the answer ends (RFC 9112, 6.3).
  * Anything that is doubtful fails: then nobody can tell where the next answer
- * begins, and the connection is not judged any more.
+ * begins, and the connection is not evaluated any more.
  */
 #ifndef TG_HTTP_ANSWER_H
 #define TG_HTTP_ANSWER_H

@@ -111,7 +111,7 @@ tg_import_exempt(void *rows, const struct tg_packet *p, __u32 seen)
 		return 1;
 	if (tg_classification(&view) || view.released)
 		return 1;
-	return tg_exempt(&view, p, 0, tg_origin(&view, p));
+	return tg_exempt(&view, p, 0, tg_src_row(&view, p));
 }
 
 /* 1: one that is refused anyway, without the lock: times only grow under one rule. */

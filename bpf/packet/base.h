@@ -12,7 +12,7 @@
 #define BPF_F_CURRENT_NETNS (-1L)
 #define BPF_F_RECOMPUTE_CSUM 1ULL
 #define BPF_RB_NO_WAKEUP 1ULL
-#define TG_TC_NEXT (-1)		/* TC_ACT_UNSPEC, TCX_NEXT: let others judge */
+#define TG_TC_NEXT (-1)		/* TC_ACT_UNSPEC, TCX_NEXT: others go on */
 #define TG_TC_SHOT 2		/* TC_ACT_SHOT, TCX_DROP */
 #define TG_LOOPBACK_IFINDEX 1
 

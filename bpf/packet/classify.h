@@ -39,14 +39,14 @@ static __always_inline int tg_is_mapped(const __be32 *addr)
 	return !addr[0] && !addr[1] && addr[2] == bpf_htonl(0xffff);
 }
 
-static __always_inline int tg_door_fits(const struct tg_door *door,
-					const __be32 *addr)
+static __always_inline int tg_listener_fits(const struct tg_listener *l,
+					    const __be32 *addr)
 {
-	if (door->any)
-		return door->any & (tg_is_mapped(addr) ? TG_DOOR_IPV4 :
-							 TG_DOOR_IPV6);
-	return door->addr[3] == addr[3] && door->addr[2] == addr[2] &&
-	       door->addr[1] == addr[1] && door->addr[0] == addr[0];
+	if (l->any)
+		return l->any & (tg_is_mapped(addr) ? TG_LISTENER_IPV4 :
+						      TG_LISTENER_IPV6);
+	return l->addr[3] == addr[3] && l->addr[2] == addr[2] &&
+	       l->addr[1] == addr[1] && l->addr[0] == addr[0];
 }
 
 /* What listens somewhere: tg_listen in one word, or one of these. */
@@ -69,25 +69,25 @@ static __always_inline __u8 tg_listen_flags(int listen)
 }
 
 /*
- * The door that a packet comes to. Not static: the verifier looks at it once;
- * masks bound what it cannot follow.
+ * The listener that a packet comes to. Not static: the verifier looks at it
+ * once; masks bound what it cannot follow.
  */
-__noinline int tg_door_of(__u32 slot, const struct tg_packet *p)
+__noinline int tg_listener_of(__u32 slot, const struct tg_packet *p)
 {
-	const struct tg_doors *doors = tg_at(&tg_doors, slot);
-	const struct tg_door *door;
+	const struct tg_listeners *all = tg_at(&tg_listeners, slot);
+	const struct tg_listener *listener;
 	__u32 at;
 
-	if (!doors || !p)
+	if (!all || !p)
 		return TG_LISTEN_UNKNOWN;
-	at = doors->first[p->dport];
+	at = all->first[p->dport];
 	if (!at)
 		return TG_LISTEN_UNKNOWN;
-	for (int i = 0; i < TG_DOORS_AT; i++) {
-		door = &doors->door[at++ & (TG_DOORS_MAX - 1)];
-		if (tg_door_fits(door, p->dst))
-			return tg_listen_word(&door->listen);
-		if (!door->more)
+	for (int i = 0; i < TG_LISTENERS_AT; i++) {
+		listener = &all->listener[at++ & (TG_LISTENERS_MAX - 1)];
+		if (tg_listener_fits(listener, p->dst))
+			return tg_listen_word(&listener->listen);
+		if (!listener->more)
 			break;
 	}
 	return TG_LISTEN_NONE;
@@ -124,11 +124,11 @@ tg_listen_search(const struct tg_class_view *view, const struct tg_packet *p,
 static __always_inline int tg_listen_of(const struct tg_class_view *view,
 					const struct tg_packet *p, int kinds)
 {
-	int door = tg_door_of(view->slot, p);
+	int listener = tg_listener_of(view->slot, p);
 	const struct tg_listen *listen;
 
-	if (likely(door != TG_LISTEN_UNKNOWN))
-		return door;
+	if (likely(listener != TG_LISTEN_UNKNOWN))
+		return listener;
 	listen = tg_listen_search(view, p, kinds);
 	return listen ? tg_listen_word(listen) : TG_LISTEN_NONE;
 }
@@ -149,67 +149,67 @@ tg_prefix_of(const struct tg_class_view *view, const struct tg_packet *p,
 }
 
 /* Not the number of a row: the trie must be asked. */
-#define TG_ORIGIN_UNKNOWN TG_ORIGIN_ROWS
+#define TG_SRC_UNKNOWN TG_SRC_ROWS
 
 /*
  * The row of an IPv4 source. Not static: the verifier looks at it once; masks
  * bound what it cannot follow.
  */
-__noinline int tg_origin_of(__u32 slot, __be32 source)
+__noinline int tg_src_row_of(__u32 slot, __be32 source)
 {
-	const struct tg_origins *origins = tg_at(&tg_origins, slot);
+	const struct tg_src_prefixes *prefixes = tg_at(&tg_src_prefixes, slot);
 	__u32 address = bpf_ntohl(source), entry;
 
-	if (!origins)
-		return TG_ORIGIN_UNKNOWN;
-	entry = origins->root[address >> 16];
-	if (entry & TG_ORIGIN_BLOCK)
-		entry = origins->block[entry & (TG_ORIGIN_BLOCKS - 1)]
-				      [address >> 8 & 0xff];
-	if (entry & TG_ORIGIN_BLOCK)
-		entry = origins->block[entry & (TG_ORIGIN_BLOCKS - 1)]
-				      [address & 0xff];
-	return entry & (TG_ORIGIN_ROWS - 1);
+	if (!prefixes)
+		return TG_SRC_UNKNOWN;
+	entry = prefixes->root[address >> 16];
+	if (entry & TG_SRC_BLOCK)
+		entry = prefixes->block[entry & (TG_SRC_BLOCKS - 1)]
+				       [address >> 8 & 0xff];
+	if (entry & TG_SRC_BLOCK)
+		entry = prefixes->block[entry & (TG_SRC_BLOCKS - 1)]
+				       [address & 0xff];
+	return entry & (TG_SRC_ROWS - 1);
 }
 
-static __always_inline __u32 tg_origin(const struct tg_class_view *view,
-				       const struct tg_packet *p)
+static __always_inline __u32 tg_src_row(const struct tg_class_view *view,
+					const struct tg_packet *p)
 {
-	if (p->ipv6 || !(view->table->flags & TG_TABLE_ORIGINS))
-		return TG_ORIGIN_UNKNOWN;
-	return tg_origin_of(view->slot, p->src[3]);
+	if (p->ipv6 || !(view->table->flags & TG_TABLE_SRC_PREFIXES))
+		return TG_SRC_UNKNOWN;
+	return tg_src_row_of(view->slot, p->src[3]);
 }
 
 static __always_inline int tg_exempt(const struct tg_class_view *view,
 				     const struct tg_packet *p,
-				     int listen, __u32 origin)
+				     int listen, __u32 src_row)
 {
-	if (tg_listen_flags(listen) & TG_LISTEN_NEVER)
+	if (tg_listen_flags(listen) & TG_LISTEN_EXEMPT)
 		return 1;
-	if (origin < TG_ORIGIN_ROWS)
-		return origin == TG_ORIGIN_NEVER;
-	return view->table->flags & TG_TABLE_NEVER &&
+	if (src_row < TG_SRC_ROWS)
+		return src_row == TG_SRC_EXEMPT;
+	return view->table->flags & TG_TABLE_EXEMPT &&
 	       tg_prefix_of(view, p, TG_SERVICES_MAX);
 }
 
 /* The class of a row for a service; not static for the same reason. */
-__noinline int tg_origin_class(__u32 slot, __u32 row, __u32 service)
+__noinline int tg_src_class(__u32 slot, __u32 row, __u32 service)
 {
-	const struct tg_origins *origins = tg_at(&tg_origins, slot);
+	const struct tg_src_prefixes *prefixes = tg_at(&tg_src_prefixes, slot);
 
-	return origins ? origins->row[row & (TG_ORIGIN_ROWS - 1)]
-				.class[service & (TG_SERVICES_MAX - 1)] : 0;
+	return prefixes ? prefixes->row[row & (TG_SRC_ROWS - 1)]
+				  .class[service & (TG_SERVICES_MAX - 1)] : 0;
 }
 
 /* The class that the source has by its prefix; 0: none. */
 static __always_inline __u32
 tg_class_of_source(const struct tg_class_view *view, const struct tg_packet *p,
-		   __u8 index, __u32 origin)
+		   __u8 index, __u32 src_row)
 {
 	const __u32 *class;
 
-	if (origin < TG_ORIGIN_ROWS)
-		return tg_origin_class(view->slot, origin, index);
+	if (src_row < TG_SRC_ROWS)
+		return tg_src_class(view->slot, src_row, index);
 	class = tg_prefix_of(view, p, index);
 	return class ? *class : 0;
 }
@@ -217,12 +217,12 @@ tg_class_of_source(const struct tg_class_view *view, const struct tg_packet *p,
 static __always_inline __u32 tg_class_of(const struct tg_class_view *view,
 					 const struct tg_packet *p,
 					 const struct tg_service *service,
-					 __u8 index, __u32 origin)
+					 __u8 index, __u32 src_row)
 {
 	__u32 class = 0;
 
 	if (service->flags & TG_SERVICE_PREFIXES)
-		class = tg_class_of_source(view, p, index, origin);
+		class = tg_class_of_source(view, p, index, src_row);
 	if (class)
 		return class & (TG_CLASSES_MAX - 1);
 	if (settings.trust_dscp && service->flags & TG_SERVICE_DSCP)

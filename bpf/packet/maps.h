@@ -46,8 +46,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TG_SLOTS);
 	__type(key, __u32);
-	__type(value, struct tg_doors);
-} tg_doors SEC(".maps");
+	__type(value, struct tg_listeners);
+} tg_listeners SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -61,8 +61,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, TG_SLOTS);
 	__type(key, __u32);
-	__type(value, struct tg_origins);
-} tg_origins SEC(".maps");
+	__type(value, struct tg_src_prefixes);
+} tg_src_prefixes SEC(".maps");
 
 struct tg_limits_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Judging a request. In this order, the first that applies:
+ * Evaluating a request. In this order, the first that applies:
  *
  *	no rule, or TLS that no rule asks for		pass (no-rule, tls)
  *	a table has no answer				pass (lookup-failed)
@@ -178,7 +178,7 @@ tg_look(struct __sk_buff *skb, const struct tg_visit *v, struct tg_found *found)
 static __always_inline __u32 tg_spared(const struct tg_visit *v, __u32 strength)
 {
 	if (tg_exempt(&v->view, &v->p, v->listen,
-		      tg_origin(&v->view, &v->p)))
+		      tg_src_row(&v->view, &v->p)))
 		return TG_REASON_EXEMPT;
 	return tg_lease_passes(v->view.released, strength);
 }

@@ -49,29 +49,29 @@ impl Hook {
 /// What a program of ours does on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Judges SYNs.
-    Judge,
+    /// Evaluates SYNs.
+    Syns,
     /// Watches answers for the passive signals.
     Watch,
-    /// Judges requests by request rules.
+    /// Evaluates requests by request rules.
     Requests,
     /// Follows the answers to them.
     Answers,
 }
 
 impl Role {
-    pub(crate) const ALL: [Self; 4] = [Self::Judge, Self::Watch, Self::Requests, Self::Answers];
+    pub(crate) const ALL: [Self; 4] = [Self::Syns, Self::Watch, Self::Requests, Self::Answers];
     /// Those of request rules.
     pub(crate) const OF_REQUESTS: [Self; 2] = [Self::Answers, Self::Requests];
 
     pub(crate) const fn side(self) -> Side {
         match self {
-            Self::Judge | Self::Requests => Side::Ingress,
+            Self::Syns | Self::Requests => Side::Ingress,
             Self::Watch | Self::Answers => Side::Egress,
         }
     }
 
-    /// Our place in clsact: requests are judged after SYNs.
+    /// Our place in clsact: requests are evaluated after SYNs.
     pub(crate) const fn filter(self) -> Filter {
         let later = matches!(self, Self::Requests | Self::Answers) as u32;
         Filter { side: self.side(), priority: syscall::CLSACT_PRIORITY + later }
@@ -80,7 +80,7 @@ impl Role {
     /// In file names, with the hook: a BPF filesystem takes no dots.
     pub(crate) const fn pin_name(self) -> &'static str {
         match self {
-            Self::Judge => "in",
+            Self::Syns => "in",
             Self::Watch => "out",
             Self::Requests => "request_in",
             Self::Answers => "request_out",
@@ -108,7 +108,7 @@ pub struct Attached {
     pub namespace: Option<PathBuf>,
     /// Whether it is there, as of the last look.
     pub presence: Presence,
-    /// The ingress hook; `None`: it is lost, nothing is judged.
+    /// The ingress hook; `None`: it is lost, nothing is evaluated.
     pub ingress: Option<Hook>,
     /// The egress hook; `None`: no passive signals.
     pub egress: Option<Hook>,
@@ -198,7 +198,7 @@ impl Bound {
             interface: self.interface.config.name.clone(),
             namespace: self.interface.planned(),
             presence: self.presence,
-            ingress: self.works(Role::Judge),
+            ingress: self.works(Role::Syns),
             egress: self.works(Role::Watch),
             requests: self.works(Role::Requests),
             lost: self.lost().collect(),
@@ -296,7 +296,7 @@ impl Bound {
     }
 
     /// Takes hooks of ours off that this interface had before and does not need any more, and
-    /// wakes those that waited for that. Returns what does not judge now, one sentence each.
+    /// wakes those that waited for that. Returns what does not evaluate now, one sentence each.
     pub(crate) fn settle(&mut self, core: &Core, earlier: Option<&Self>) -> Vec<String> {
         let Self { interface, device, mounted, .. } = self;
         let earlier = earlier.filter(|earlier| earlier.device == *device);

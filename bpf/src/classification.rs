@@ -5,7 +5,7 @@
 use crate::abi::{self, BucketParams, Listen, ListenKey, PrefixKey, Table};
 use crate::maps::Maps;
 use crate::plan::{keys, mapped};
-use crate::{Error, Plan, doors, origins};
+use crate::{Error, Plan, listeners, source_prefixes};
 use ipnet::IpNet;
 use libbpf_rs::MapCore;
 use std::mem::offset_of;
@@ -41,11 +41,11 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
         maps.write("tg_prefixes", key.as_bytes(), &1_u32.to_ne_bytes())?;
     }
     let slot = u32::from(slot).to_ne_bytes();
-    maps.write("tg_doors", &slot, &doors::table(plan))?;
+    maps.write("tg_listeners", &slot, &listeners::table(plan))?;
     let mut table = table(plan, gauges);
-    if let Some(origins) = origins::tables(plan) {
-        maps.write("tg_origins", &slot, &origins)?;
-        table.flags |= abi::TABLE_ORIGINS;
+    if let Some(prefixes) = source_prefixes::tables(plan) {
+        maps.write("tg_src_prefixes", &slot, &prefixes)?;
+        table.flags |= abi::TABLE_SRC_PREFIXES;
     }
     maps.write("tg_tables", &slot, table.as_bytes())
 }
@@ -53,7 +53,7 @@ pub(crate) fn fill(maps: &Maps, plan: &Plan, slot: u8, gauges: &[u8]) -> Result<
 /// What listens at a port of a service.
 pub(crate) fn listen_value(plan: &Plan, service: usize, port: u16) -> Listen {
     let never = plan.config.exempt.ports.contains(&port);
-    let flags = if never { abi::LISTEN_NEVER } else { 0 };
+    let flags = if never { abi::LISTEN_EXEMPT } else { 0 };
     Listen { service: service as u8, flags, pad: [0; 2] }
 }
 
@@ -94,7 +94,7 @@ fn answers(per_second: u32) -> BucketParams {
 
 fn table(plan: &Plan, gauges: &[u8]) -> Box<Table> {
     let mut table = Box::new(Table {
-        flags: if plan.config.exempt.sources.is_empty() { 0 } else { abi::TABLE_NEVER },
+        flags: if plan.config.exempt.sources.is_empty() { 0 } else { abi::TABLE_EXEMPT },
         sample_admitted: plan.settings.sample_admitted,
         sample_refused: plan.settings.sample_refused,
         answers: answers(plan.config.replies.rst_per_second),

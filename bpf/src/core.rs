@@ -54,12 +54,12 @@ pub struct Core {
     reap_sets: u32,
 }
 
-/// All that is listened to: by which service, and whether its requests are judged.
-fn judged(plan: &Plan) -> Vec<(usize, bool, &Listen)> {
+/// All that is listened to: by which service, and whether its requests are evaluated.
+fn evaluated(plan: &Plan) -> Vec<(usize, bool, &Listen)> {
     let services = plan.config.services.iter().enumerate();
     let all = services.flat_map(|(index, service)| {
-        let judged = service.has_rules();
-        service.listen.iter().map(move |listen| (index, judged, listen))
+        let evaluated = service.has_rules();
+        service.listen.iter().map(move |listen| (index, evaluated, listen))
     });
     all.collect()
 }
@@ -171,7 +171,7 @@ impl Core {
             // Before the first plan of a process nothing is known of the one in force; its hooks
             // say when they listen.
             if !self.plan.config.services.is_empty() {
-                missed = handed_over(&judged(&self.plan), &judged(plan));
+                missed = handed_over(&evaluated(&self.plan), &evaluated(plan));
             }
             if missed != 0 {
                 requests.listen_to_nobody(&self.maps, &mut self.limits)?;
@@ -481,7 +481,7 @@ impl Core {
         request_read::reasons(&self.maps, services)
     }
 
-    /// How full the table of connections with judged requests was when all of it was looked at last.
+    /// How full the table of connections with evaluated requests was when all of it was looked at last.
     #[must_use]
     pub fn followed(&self) -> Followed {
         self.requests.as_ref().map(RequestState::followed).unwrap_or_default()

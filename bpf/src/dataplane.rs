@@ -61,8 +61,8 @@ impl Dataplane {
     /// hooks off; what the other process has to put back is the plan, the limits, the programs of
     /// links that both use, and pins ([`Self::reassert`]). It can do that without privileges.
     ///
-    /// Where the plan moves an interface to another kind of hook, the hook of before judges until
-    /// the commit and the new one waits: no SYN is judged, counted or paid for twice.
+    /// Where the plan moves an interface to another kind of hook, the hook of before evaluates until
+    /// the commit and the new one waits: no SYN is evaluated, counted or paid for twice.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -83,7 +83,7 @@ impl Dataplane {
 
     /// Nobody else is in charge any more: takes off what is not planned, lets hooks that waited
     /// for that work, and removes what other processes and versions pinned. Returns what does not
-    /// judge now, one sentence each. Does nothing where nothing was begun.
+    /// evaluate now, one sentence each. Does nothing where nothing was begun.
     pub fn commit(&mut self) -> Vec<String> {
         if self.begun.take().is_some() { self.settle() } else { Vec::new() }
     }
@@ -127,7 +127,7 @@ impl Dataplane {
         lost
     }
 
-    /// Takes off links and filters, and removes pins, that are not ours. Returns what still judges
+    /// Takes off links and filters, and removes pins, that are not ours. Returns what still evaluates
     /// where nothing is planned, one sentence each.
     fn remove_others(&self) -> Vec<String> {
         let Some(path) = &self.core.plan.settings.pins else {
@@ -305,7 +305,7 @@ impl Dataplane {
     pub(crate) fn last_at_tcx(&self, interface: &Interface, side: Side) -> Option<&OwnedFd> {
         let bound = self.bound.iter().find(|bound| same(&bound.interface, interface))?;
         let last_first = match side {
-            Side::Ingress => [Role::Requests, Role::Judge],
+            Side::Ingress => [Role::Requests, Role::Syns],
             Side::Egress => [Role::Answers, Role::Watch],
         };
         last_first.into_iter().find_map(|role| bound.link(Hook::Tcx, role))

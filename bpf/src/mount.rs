@@ -3,7 +3,7 @@
 //!
 //! An attempt only adds links and gives links that are there new programs; nothing is taken off
 //! before [`Attempt::settle`], which is called when whoever was in charge before has left. Until
-//! then two of our hooks can be on one interface in the same role (XDP and tcx, say). To judge a
+//! then two of our hooks can be on one interface in the same role (XDP and tcx, say). To evaluate a
 //! SYN twice would count it twice and take two tokens, so the later one waits: a new hook lets
 //! everything pass, one that was there keeps its program. Settling takes the others off first and
 //! wakes the new one then: for the moment in between, SYNs pass and are not counted.
@@ -64,7 +64,7 @@ pub(crate) struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Every hook that the plan needs, and what the operator should know. If one cannot be put on,
-    /// what was put on before goes again. Where hooks come back, SYNs are judged without the others, too:
+    /// what was put on before goes again. Where hooks come back, SYNs are evaluated without the others, too:
     /// those stay known as lost.
     pub(crate) fn all(&self) -> Result<(Vec<Mounted>, Told), Error> {
         let mut told = Told::default();
@@ -97,7 +97,7 @@ impl Attempt<'_> {
     }
 
     /// Takes our hooks off that are not used any more, then wakes those that waited. Returns what
-    /// does not judge now, one sentence each.
+    /// does not evaluate now, one sentence each.
     pub(crate) fn settle(&self, mounted: &mut [Mounted]) -> Vec<String> {
         self.remove_unused(mounted);
         let waiting = mounted.iter_mut().filter(|mounted| mounted.waits);
@@ -163,7 +163,7 @@ impl Attempt<'_> {
             Attach::Auto | Attach::Tcx => &[Hook::Tcx, Hook::Clsact],
         };
         for (place, hook) in candidates.iter().enumerate() {
-            match self.mount(*hook, Role::Judge) {
+            match self.mount(*hook, Role::Syns) {
                 Ok(mounted) => {
                     match (hook, self.interface.config.attach) {
                         (Hook::Xdp, _) if loses_replies => {
@@ -227,12 +227,12 @@ impl Attempt<'_> {
         let redirect = hook == Hook::Xdp && self.device.veth;
         let answer = if redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
         let trust_dscp = self.interface.config.trust_dscp;
-        let import = self.interface.import && role == Role::Judge;
+        let import = self.interface.import && role == Role::Syns;
         let variant = Variant { answer, trust_dscp, plain: self.device.plain, import };
         let objects = &self.core.objects;
         let (object, bytes) = match role {
-            Role::Judge if matches!(hook, Hook::Xdp | Hook::XdpGeneric) => ("xdp", &objects.xdp),
-            Role::Judge => ("tc", &objects.tc),
+            Role::Syns if matches!(hook, Hook::Xdp | Hook::XdpGeneric) => ("xdp", &objects.xdp),
+            Role::Syns => ("tc", &objects.tc),
             Role::Watch => ("egress", &objects.egress),
             Role::Requests => ("request_in", &objects.request_in),
             Role::Answers => ("request_out", &objects.request_out),
@@ -392,8 +392,8 @@ impl Attempt<'_> {
             self.refuse_foreign(syscall::xdp_program(ifindex).ok().flatten())?;
         }
         let first = match role {
-            Role::Judge | Role::Watch => None,
-            Role::Requests => self.own_link(Hook::Tcx, Role::Judge),
+            Role::Syns | Role::Watch => None,
+            Role::Requests => self.own_link(Hook::Tcx, Role::Syns),
             Role::Answers => self.own_link(Hook::Tcx, Role::Watch),
         };
         let order = match hook {

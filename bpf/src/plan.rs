@@ -2,10 +2,10 @@
 //! What the dataplane follows: a configuration, and what only the daemon knows.
 
 use crate::abi::{
-    BucketCopy, BucketTotals, CLASSES_MAX, Chain, Conn, Counts, Doors, FLOW_WAYS, FlowSet,
-    FlowSources, FlowTimes, IMPORT_RULES, ImportCounts, Origins, Pending, RULE_BUCKETS_MAX,
-    RULES_MAX, ReasonCounts, RequestChain, RuleCounts, SERVICES_MAX, SLOTS, SOURCE_WAYS, Source,
-    SourceSet, Totals,
+    BucketCopy, BucketTotals, CLASSES_MAX, Chain, Conn, Counts, FLOW_WAYS, FlowSet, FlowSources,
+    FlowTimes, IMPORT_RULES, ImportCounts, Listeners, Pending, RULE_BUCKETS_MAX, RULES_MAX,
+    ReasonCounts, RequestChain, RuleCounts, SERVICES_MAX, SLOTS, SOURCE_WAYS, Source, SourceSet,
+    SrcPrefixes, Totals,
 };
 use crate::{Error, lately};
 use std::net::IpAddr;
@@ -142,7 +142,7 @@ impl Plan {
         if self.has_rules() {
             memory.push(("requests", of(tables.requests, size_of::<Conn>() + HASH_BYTES)));
         }
-        let sets = SLOTS as usize * (size_of::<Origins>() + size_of::<Doors>());
+        let sets = SLOTS as usize * (size_of::<SrcPrefixes>() + size_of::<Listeners>());
         memory.extend([("states", self.states()), ("classification", sets as u64)]);
         memory.extend(cpus.map(|cpus| ("counters", self.counters() * cpus as u64)));
         memory

@@ -275,7 +275,7 @@ impl Search {
         if used.iter().any(|map| self.maps.contains(map)) {
             return Ok(Found::Ours);
         }
-        // One with a lease of its own is judged by that, whatever maps it has in common with another.
+        // One with a lease of its own is evaluated by that, whatever maps it has in common with another.
         let nobodys = match heartbeat(&used) {
             Some(heartbeat) => has_ended(heartbeat, self.now),
             None => used.iter().any(|map| self.orphans.contains(map)),

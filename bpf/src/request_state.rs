@@ -142,7 +142,7 @@ impl RequestState {
         self.forget(u32::MAX)
     }
 
-    /// The hooks see every packet from `now` on: connections that begin from then are judged.
+    /// The hooks see every packet from `now` on: connections that begin from then are evaluated.
     /// Unless `anew`, only where that was still to be told.
     pub(crate) fn listening(
         &mut self,

@@ -187,7 +187,7 @@ fn a_filter_that_cannot_be_taken_off_limits_nothing_and_is_named() {
 }
 
 #[test]
-fn a_filter_that_is_gone_already_is_no_trouble() {
+fn a_filter_that_is_gone_already_is_no_problem() {
     let net = Net::new();
     let dataplane =
         Dataplane::start(&plan(vec![net.interface(AttachMode::Clsact)], Action::Drop)).unwrap();

@@ -37,8 +37,8 @@ const FILES: [Wanted; 20] = [
     ("emit.h", 100.0),
     ("flow.h", 85.0), // two CPUs at once
     ("hash.h", 100.0),
-    ("judge.h", 96.0), // no policy delays yet; what fails only after a look-up that fails
-    ("late.h", 88.0),  // the verifier wants pointers checked; two CPUs at once
+    ("evaluate.h", 96.0), // no policy delays yet; what fails only after a look-up that fails
+    ("late.h", 88.0),     // the verifier wants pointers checked; two CPUs at once
     ("lease.h", 100.0),
     ("limits.h", 95.0),       // the verifier wants a pointer checked
     ("chain/chain.h", 86.0),  // no policy delays yet; limits that change meanwhile
@@ -62,7 +62,7 @@ const UNREACHABLE: [Unreachable; 10] = [
     ("xdp.bpf.c", "return XDP_DROP;", "the verifier wants bounds checked"),
     ("chain/decide.h", "return TG_CHAIN_LOST;", "the verifier wants a pointer checked"),
     (
-        "judge.h",
+        "evaluate.h",
         "return settings.import && reason == TG_IMPORT_REFUSED ?",
         "no rule is imported here (imported.rs)",
     ),

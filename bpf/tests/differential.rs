@@ -103,7 +103,7 @@ impl Model {
         Self { setup: setup.clone(), refused: HashSet::new() }
     }
 
-    fn judge(&mut self, throw: &Throw, can_answer: bool) -> Decision {
+    fn evaluate(&mut self, throw: &Throw, can_answer: bool) -> Decision {
         let arrival = throw.arrival();
         let segment = parse(arrival.frame).ok();
         self.recall(segment.as_ref());
@@ -139,8 +139,8 @@ impl Model {
     }
 
     fn remember(&mut self, segment: Option<&Segment>, decision: &Decision) {
-        let Counted::Judged(judged) = decision.counted else { return };
-        let service = &mut self.setup.services[judged.service];
+        let Counted::Evaluated(evaluated) = decision.counted else { return };
+        let service = &mut self.setup.services[evaluated.service];
         if decision.took_token
             && let Some(limit) = &mut service.limit
         {
@@ -156,7 +156,7 @@ impl Model {
         }
         // the policy remembers what it or a limit refused, executed or not
         if decision.refused && service.policy == Policy::FreshFirst {
-            self.refused.extend(segment.map(|s| Self::key(judged.service, s)));
+            self.refused.extend(segment.map(|s| Self::key(evaluated.service, s)));
         }
     }
 }
@@ -176,11 +176,11 @@ impl Tally {
     fn count(&mut self, seen: &Seen) {
         let entry = match seen.counted {
             Counted::Passed(reason) => reason.name().to_owned(),
-            Counted::Judged(j) if j.kind == VerdictKind::Admit => j.reason.name().to_owned(),
-            Counted::Judged(j) if j.shadow => {
+            Counted::Evaluated(j) if j.kind == VerdictKind::Admit => j.reason.name().to_owned(),
+            Counted::Evaluated(j) if j.shadow => {
                 format!("{} {} (shadow)", j.kind.name(), j.reason.name())
             }
-            Counted::Judged(j) => format!("{} {}", j.kind.name(), j.reason.name()),
+            Counted::Evaluated(j) => format!("{} {}", j.kind.name(), j.reason.name()),
         };
         *self.0.entry(entry).or_default() += 1;
     }
@@ -248,7 +248,7 @@ fn the_native_build_and_the_reference_agree() {
                     throw = throw.waiting(&mut dice);
                 }
                 throw.dice = off_the_line(throw.dice, setup.heartbeat);
-                let decided = model.judge(&throw, how != Answering::Never);
+                let decided = model.evaluate(&throw, how != Answering::Never);
                 let ran = native.run(&throw.arrival(), run_how(&mut dice, &throw, hook));
                 let seen = ran.seen.unwrap();
                 let answered = matches!(seen.action, Action::Answer(_));
@@ -297,7 +297,7 @@ fn kernel_agrees(compiler: &str, total: usize) {
                     if !Kernel::hooks_for(&throw.frame).contains(hook) {
                         continue;
                     }
-                    let decided = model.judge(&throw, true);
+                    let decided = model.evaluate(&throw, true);
                     let seen = kernel.run(hook, &throw.arrival());
                     tally.count(&seen);
                     let at = (batch * BATCH + n, seed);

@@ -13,7 +13,7 @@ use support::native::{Call, FAIL_ALL, How, Native, Program, Ran};
 use support::object::require_root;
 use support::plane::Kernel;
 use support::reference::parse::parse;
-use support::reference::{Action, Counted, Judged, Socket, TimeWait};
+use support::reference::{Action, Counted, Evaluated, Socket, TimeWait};
 use support::scene;
 use support::setup::{Setup, rejecting};
 use tidegate_bpf::Plan;
@@ -78,8 +78,8 @@ impl Subject<'_> {
     /// The refusal stands; nothing could be sent, and so it is counted.
     fn impossible(normal: &Seen) -> Seen {
         let mut seen = Self::silently(normal);
-        if let Counted::Judged(judged) = &mut seen.counted {
-            (judged.kind, judged.reason) = (VerdictKind::Drop, Reason::AnswerImpossible);
+        if let Counted::Evaluated(evaluated) = &mut seen.counted {
+            (evaluated.kind, evaluated.reason) = (VerdictKind::Drop, Reason::AnswerImpossible);
         }
         seen
     }
@@ -101,7 +101,7 @@ impl Subject<'_> {
     fn without_prefixes(&self) -> Vec<Seen> {
         let without = |change: &dyn Fn(&mut Setup)| self.if_only(change, None);
         vec![
-            without(&|setup| setup.never_sources.clear()),
+            without(&|setup| setup.exempt_sources.clear()),
             without(&|setup| {
                 let services = setup.services.iter_mut();
                 let classes = services.flat_map(|service| &mut service.classes);
@@ -119,13 +119,13 @@ impl Subject<'_> {
             return vec![normal.clone()];
         }
         match failing {
-            // looked up before it is known whether the frame is judged at all
+            // looked up before it is known whether the frame is evaluated at all
             Call::Limits | Call::LimitsOfService | Call::Gauges if passed => vec![normal.clone()],
             Call::Control | Call::Tables | Call::Limits | Call::LimitsOfService | Call::Gauges => {
                 vec![Self::passes(Reason::LookupFailed)]
             }
             // the hash has it, too
-            Call::Doors => vec![normal.clone()],
+            Call::Listeners => vec![normal.clone()],
             // a table without the entry: another service, or none
             Call::Listens => vec![
                 without(&|setup| {
@@ -135,7 +135,7 @@ impl Subject<'_> {
                 Self::passes(Reason::NotService),
             ],
             // the trie has it, too; but with the row known and lost, there is no class
-            Call::Origins => vec![
+            Call::SrcPrefixes => vec![
                 normal.clone(),
                 without(&|setup| {
                     let services = setup.services.iter_mut();
@@ -208,7 +208,7 @@ fn fetches(call: Call, before: &[Call]) -> bool {
 fn stays_open(failing: Call, normal: &Seen, seen: &Seen) -> bool {
     let spared = matches!(
         failing,
-        Call::Origins
+        Call::SrcPrefixes
             | Call::Prefixes
             | Call::Socket
             | Call::ToTcp
@@ -283,7 +283,7 @@ fn egress_passes_everything() {
     native.finish();
 }
 
-/// A header that the hook cannot read directly: it passes as if it were cut, or is judged as ever;
+/// A header that the hook cannot read directly: it passes as if it were cut, or is evaluated as ever;
 /// and once enough can be read, more changes nothing.
 #[test]
 fn a_frame_that_can_be_read_in_part() {
@@ -372,11 +372,11 @@ fn a_sample_says_what_was_decided() {
         let frame = case.packet.bytes();
         let subject = Subject { case, frame: &frame, hook: Hook::Xdp };
         let ran = subject.run(&mut native, How::default());
-        let Counted::Judged(judged) = ran.seen.unwrap().counted else {
+        let Counted::Evaluated(evaluated) = ran.seen.unwrap().counted else {
             assert_eq!(ran.sample, None, "{}", case.name);
             continue;
         };
-        let Judged { service, class, kind, reason, shadow } = judged;
+        let Evaluated { service, class, kind, reason, shadow } = evaluated;
         let sample = ran.sample.unwrap();
         // struct tg_sample: time, two addresses, two ports, then what was decided
         let kind = if kind == VerdictKind::Admit { 0 } else { kind as u8 };

@@ -59,7 +59,7 @@ fn loaded() -> TestPlane {
 /// With a lease that is whole, however slow the machine is.
 fn dropped(plane: &TestPlane, hook: TestHook, packet: &Packet) -> bool {
     plane.set_lease(MonotonicClock.now()).unwrap();
-    judged_drop(plane, hook, packet)
+    evaluated_drop(plane, hook, packet)
 }
 
 /// The same of a packet that was merged: segments, and bytes of each.
@@ -68,7 +68,7 @@ fn is_merged_dropped(plane: &TestPlane, packet: &Packet, merged: (u32, u32)) -> 
     plane.is_merged_dropped(&packet.bytes(), merged).unwrap()
 }
 
-fn judged_drop(plane: &TestPlane, hook: TestHook, packet: &Packet) -> bool {
+fn evaluated_drop(plane: &TestPlane, hook: TestHook, packet: &Packet) -> bool {
     match plane.run(hook, &packet.bytes()).unwrap().outcome {
         Outcome::Drop => true,
         Outcome::Pass => false,
@@ -255,7 +255,7 @@ fn nothing_is_dropped_that_must_pass() {
     assert!(!hit(&plane), "the kill switch");
     plane.release(false).unwrap();
     plane.set_lease(Nanos::ZERO).unwrap();
-    assert!(!judged_drop(&plane, TestHook::Xdp, &v4().udp(9, 53)), "the lease");
+    assert!(!evaluated_drop(&plane, TestHook::Xdp, &v4().udp(9, 53)), "the lease");
     assert_eq!(counted(&plane), before, "neither counts");
     plane.heartbeat().unwrap();
     assert!(hit(&plane));
@@ -481,11 +481,11 @@ fn the_lease_ends_rules_by_and_by() {
     let mut plane = loaded();
     plane.set_imported(&table(vec![rule(0, "192.0.2.0/24", 0.0)])).unwrap();
     let share = |age: Nanos| {
-        let judged = |_: &i32| {
+        let evaluated = |_: &i32| {
             plane.set_lease(MonotonicClock.now() - age).unwrap();
-            judged_drop(&plane, TestHook::Tc, &v4().udp(9, 53))
+            evaluated_drop(&plane, TestHook::Tc, &v4().udp(9, 53))
         };
-        (0..400).filter(judged).count()
+        (0..400).filter(evaluated).count()
     };
     assert_eq!(share(Nanos::from_millis(2_000)), 400, "whole");
     let half = share(Nanos::from_millis(6_500));

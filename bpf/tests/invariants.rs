@@ -35,9 +35,9 @@ fn executed(native: &mut Native, (now, heartbeat): (u64, u64), dice: u32) -> Opt
         native.run(&arrival(&frame), How { dice: [0, dice], ..How::default() }).seen.unwrap();
     match seen.counted {
         Counted::Passed(Reason::LeaseExpired) => None,
-        Counted::Judged(judged) => {
-            assert_eq!(judged.shadow, seen.action == Action::Pass);
-            Some(!judged.shadow)
+        Counted::Evaluated(evaluated) => {
+            assert_eq!(evaluated.shadow, seen.action == Action::Pass);
+            Some(!evaluated.shadow)
         }
         other => panic!("{now} {heartbeat}: {other:?}"),
     }
@@ -124,12 +124,12 @@ fn what_does_not_matter_changes_nothing() {
     for _ in 0..PAIRS {
         let setup = setup(&mut dice, false);
         let (one, other) = twins(&mut dice);
-        let mut judge = |packet: &Packet| {
+        let mut evaluate = |packet: &Packet| {
             native.set(&setup);
             let seen = native.run(&arrival(&packet.bytes()), How::default()).seen.unwrap();
             (seen.counted, seen.action.to_string())
         };
-        assert_eq!(judge(&one), judge(&other), "{one:?}\n{other:?}\n{setup}");
+        assert_eq!(evaluate(&one), evaluate(&other), "{one:?}\n{other:?}\n{setup}");
     }
     native.finish();
 }

@@ -175,8 +175,8 @@ fn of_a_connection_that_is_not_followed_the_cookie_tells(native: &mut Native) {
         assert_eq!(said(&ran, &setup), PASSES, "no cookie of this server");
     }
     for setup in [
-        Setup { never_ports: vec![80], ..limited() },
-        Setup { never_sources: vec![Prefix::new("198.51.100.0/24")], ..limited() },
+        Setup { exempt_ports: vec![80], ..limited() },
+        Setup { exempt_sources: vec![Prefix::new("198.51.100.0/24")], ..limited() },
     ] {
         let ran = unknown(native, (&setup, false), (FULL, CALM), |p| p);
         assert_eq!(said(&ran, &setup), PASSES, "exempt");
@@ -250,8 +250,8 @@ const CANARIES: [Canary; 24] = [
     (LATE_H, "copy == TG_COPY_IGNORED && ask->queue.known", "0 && ask->queue.known"),
     (LATE_H, "TG_LATE_UNSEEN_NS TG_COPY_NS", "TG_LATE_UNSEEN_NS (9 * TG_COPY_NS)"),
     (LATE_H, "return tg_flow_over(&flow, tg_flow_read(&flow));", "return 0;"),
-    ("bpf/syn/judge.h", "if (c->late && c->ask.verdict.kind == TG_REJECT)", "if (0)"),
-    ("bpf/syn/judge.h", ".late = !tg_is_syn(p),", ".late = 0,"),
+    ("bpf/syn/evaluate.h", "if (c->late && c->ask.verdict.kind == TG_REJECT)", "if (0)"),
+    ("bpf/syn/evaluate.h", ".late = !tg_is_syn(p),", ".late = 0,"),
     (LATE_H, "if (taken)", "if (0)"),
     ("bpf/track/turn.h", "tg_turn_change(flow, &meta, 0, TG_FLOW_TAKEN);", ";"),
     ("bpf/track/flow.h", "(meta & TG_FLOW_WAITING) && (meta & TG_FLOW_TAKEN);", "meta & 1;"),

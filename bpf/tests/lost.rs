@@ -155,7 +155,7 @@ fn hooks_that_wait_for_the_commit_are_not_called_lost() {
 /// As many programs as fit on one side of an interface (linux/bpf_mprog.h: `bpf_mprog_max`).
 const CHAIN_MAX: usize = 63;
 
-/// Egress takes no more programs: SYNs are judged again, and what is not there is still said, tried again,
+/// Egress takes no more programs: SYNs are evaluated again, and what is not there is still said, tried again,
 /// and comes back with the first place that is free.
 #[test]
 fn a_hook_that_cannot_come_back_stays_lost_and_the_others_do_not_wait_for_it() {

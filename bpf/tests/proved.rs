@@ -240,17 +240,17 @@ const CANARIES: [Canary; 14] = [
     ("bpf/track/source.h", "(300 * TG_NS_PER_S)", "(301 * TG_NS_PER_S)"),
     ("bpf/track/source.h", "<=\n\t       TG_SOURCE_PROVED_NS", "<\n\t       TG_SOURCE_PROVED_NS"),
     (
-        "bpf/syn/judge.h",
+        "bpf/syn/evaluate.h",
         "c->ask.event.now_ns) ||\n\t       tg_answer_proved",
         "c->ask.event.now_ns) &&\n\t       tg_answer_proved",
     ),
     (
-        "bpf/syn/judge.h",
+        "bpf/syn/evaluate.h",
         "\t\t\t\tc->source, c->ask.event.now_ns);",
         "\t\t\t\t~c->source, c->ask.event.now_ns);",
     ),
     (
-        "bpf/syn/judge.h",
+        "bpf/syn/evaluate.h",
         "&table->answers_proved, c->ask.service,",
         "&table->answers_proved, 1 - c->ask.service,",
     ),

@@ -77,12 +77,12 @@ fn heads_by_the_dice() {
     let mut native = native();
     let seed = seed();
     let mut dice = Dice::new(seed);
-    let (mut judged, mut answered) = (0, 0);
+    let (mut evaluated, mut answered) = (0, 0);
     for _ in 0..from_env("TIDEGATE_HEADS").map_or(HEADS_COUNT, |count| count as usize) {
         let head = heads::request(&mut dice);
         let expected = Recognised::expected(&head, &key());
         let said = shown(&head);
-        judged += usize::from(expected.reason == reason::NONE);
+        evaluated += usize::from(expected.reason == reason::NONE);
         assert_eq!(native.request(&head), expected, "TIDEGATE_SEED={seed}: {said}");
         let head = heads::answer(&mut dice);
         let to = To { head: dice.one_in(4), connect: dice.one_in(4) };
@@ -91,8 +91,8 @@ fn heads_by_the_dice() {
         let said = shown(&head);
         assert_eq!(native.answers(&[&head], to), [expected], "TIDEGATE_SEED={seed}: {said}");
     }
-    println!("{judged} requests and {answered} answers were recognised");
-    assert!(judged > HEADS_COUNT / 10 && answered > HEADS_COUNT / 10, "{judged}, {answered}");
+    println!("{evaluated} requests and {answered} answers were recognised");
+    assert!(evaluated > HEADS_COUNT / 10 && answered > HEADS_COUNT / 10, "{evaluated}, {answered}");
     native.finish();
 }
 

@@ -32,7 +32,7 @@ ONE_ENTRY(struct replay_verdicts, verdicts);
 
 struct replay_args {
 	tg_u32 count;	/* events in the batch */
-	tg_u32 done;	/* out: events that were judged */
+	tg_u32 done;	/* out: events that were evaluated */
 };
 
 static long replay_one(__u32 at, struct replay_args *args)

@@ -37,7 +37,7 @@ impl Kernel {
     }
 
     /// The verdicts, 8 bytes each (`struct tg_verdict`).
-    fn judge(&self, params: &Params, events: &[Event]) -> Vec<u8> {
+    fn evaluate(&self, params: &Params, events: &[Event]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(REPLAY_BATCH * EVENT);
         for e in events {
             bytes.extend_from_slice(&e.now_ns.to_ne_bytes());
@@ -90,7 +90,7 @@ fn replay(kernel: &Kernel, policy: Policy, total: usize) -> Seen {
     kernel.forget();
     for length in BATCHES.iter().cycle() {
         let (params, events) = series.batch(*length);
-        let theirs = kernel.judge(&params, &events);
+        let theirs = kernel.evaluate(&params, &events);
         for (at, event) in events.iter().enumerate() {
             let ours = admit(&params, &mut state, event);
             assert_eq!(
@@ -187,7 +187,7 @@ fn a_difference_is_found() {
     let (params, events) = series.batch(100);
     kernel.forget();
     let mut state = State::fresh();
-    let _ = kernel.judge(&params, &events);
+    let _ = kernel.evaluate(&params, &events);
     for event in &events[1..] {
         let _ = admit(&params, &mut state, event);
     }

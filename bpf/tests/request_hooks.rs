@@ -178,7 +178,7 @@ fn hooks_of_request_rules_come_and_go_with_the_rules_and_the_others_stay() {
 }
 
 #[test]
-fn after_a_plan_that_cannot_be_attached_going_back_needs_no_programs_and_rules_judge() {
+fn after_a_plan_that_cannot_be_attached_going_back_needs_no_programs_and_rules_evaluate() {
     for mode in [AttachMode::Tcx, AttachMode::Xdp] {
         let (net, fs) = (Net::new(), BpfFs::new());
         let mut plan = plan_with(&net, mode, &["/a"]);
@@ -290,12 +290,12 @@ fn a_take_over_that_is_given_up_leaves_no_connection_half_followed() {
 }
 
 #[test]
-fn requests_are_judged_behind_syns_also_where_they_were_there_first() {
+fn requests_are_evaluated_behind_syns_also_where_they_were_there_first() {
     let net = Net::new();
     let plan = plan_with(&net, AttachMode::Xdp, &["/"]);
     let mut dataplane = Dataplane::start(&plan).unwrap();
     let at = |place: usize| tcx_programs(&plan.interfaces()[0]).unwrap()[place].clone();
-    assert_eq!(at(0), ["tg_request_in"], "SYNs are judged at XDP");
+    assert_eq!(at(0), ["tg_request_in"], "SYNs are evaluated at XDP");
     assert_eq!(at(1), ["tg_egress", "tg_request_out"]);
     let mut moved = plan.clone();
     moved.config.interfaces[0].attach = Attach::Tcx;

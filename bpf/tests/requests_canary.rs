@@ -153,7 +153,7 @@ fn bugs_in_following_answers_are_found() {
 }
 
 #[test]
-fn bugs_in_judging_requests_are_found() {
+fn bugs_in_evaluating_requests_are_found() {
     plant(&REQUEST, found);
 }
 

@@ -246,7 +246,7 @@ fn stays_in_its_vlan(mode: AttachMode) {
             dataplane.totals(0).unwrap().open > refused_then
         });
         client.send(&up().seq(101).ack(501).flags(ACK | PSH).data(REQUEST));
-        wait_for("the request is judged", || {
+        wait_for("the request is evaluated", || {
             let rules = dataplane.rule_counts().unwrap();
             rules[0].admitted == 1 && rules[0].refused == refused_then
         });

@@ -45,7 +45,7 @@ impl World {
         let [syn, syn_ack, _] = handshake(self.port);
         let ran = give(&mut self.native, (&syn.0, false), How::default());
         let seen = ran.seen.unwrap();
-        assert!(matches!(seen.counted, Counted::Judged(_)), "{}", seen.words(&self.setup));
+        assert!(matches!(seen.counted, Counted::Evaluated(_)), "{}", seen.words(&self.setup));
         let passed = seen.action == Action::Pass;
         if passed && replied {
             give(&mut self.native, (&syn_ack.0, true), How::default());

@@ -37,7 +37,7 @@ fn syn(port: u16) -> Vec<u8> {
 }
 
 /// Gives both hooks the SYN as if it had come in through s0, and tells what was counted.
-fn judge(net: &Net, plane: &TestPlane, port: u16) -> Vec<(Outcome, Vec<Reason>)> {
+fn evaluate(net: &Net, plane: &TestPlane, port: u16) -> Vec<(Outcome, Vec<Reason>)> {
     within(&net.server, || {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
         let ifindex = rustix::net::netdevice::name_to_index(&socket, "s0").unwrap();
@@ -78,7 +78,7 @@ fn connect(net: &Net) -> (TcpStream, u16) {
 fn a_stranger_is_refused_beside_all_of_this() {
     let (net, plane) = (Net::new(), tight());
     let _listener = listen(&net);
-    let seen = judge(&net, &plane, 1234);
+    let seen = evaluate(&net, &plane, 1234);
     assert_eq!(seen, vec![(Outcome::Drop, vec![]), (Outcome::Drop, vec![])]);
 }
 
@@ -102,7 +102,7 @@ fn a_syn_of_a_request_socket_passes() {
         (socket, 40_001)
     });
     wait_for("the request socket", || in_state(&net, "syn-recv") == 1);
-    assert_eq!(judge(&net, &plane, port), passes_by(Reason::SocketRequest));
+    assert_eq!(evaluate(&net, &plane, port), passes_by(Reason::SocketRequest));
     drop(client);
 }
 
@@ -112,7 +112,7 @@ fn a_syn_of_an_established_connection_passes() {
     let listener = listen(&net);
     let (_client, port) = connect(&net);
     let _server = listener.accept().unwrap();
-    assert_eq!(judge(&net, &plane, port), passes_by(Reason::SocketEstablished));
+    assert_eq!(evaluate(&net, &plane, port), passes_by(Reason::SocketEstablished));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_full_accept_queue_refuses_before_the_policy() {
     plane.set_limits(&[limits], &[], 2).unwrap();
     let _one = connect(&net);
     let outcomes = |plane: &TestPlane, port| -> Vec<Outcome> {
-        judge(&net, plane, port).into_iter().map(|(outcome, _)| outcome).collect()
+        evaluate(&net, plane, port).into_iter().map(|(outcome, _)| outcome).collect()
     };
     let below = outcomes(&plane, 2001);
     assert_eq!(below, [Outcome::Pass, Outcome::Drop], "one of four waits: the one token decides");

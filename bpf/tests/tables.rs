@@ -205,7 +205,7 @@ fn the_memory_of_64_cpus_is_that_of_the_maps() {
         let work =
             each.checked_sub(said["counters"] / CPUS as u64).expect("more is said than there is");
         assert!(work < WORK_MAX, "{work} bytes of each CPU are not said: {maps:?}");
-        assert_eq!(said["classification"], of("tg_origins") + of("tg_doors"), "{maps:?}");
+        assert_eq!(said["classification"], of("tg_src_prefixes") + of("tg_listeners"), "{maps:?}");
         assert_eq!(said["states"], of("tg_states") + of("tg_buckets"), "{maps:?}");
     }
 }

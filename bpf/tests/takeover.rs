@@ -74,32 +74,32 @@ fn of_the_unit() -> CapabilitySet {
 }
 
 #[test]
-fn every_syn_is_judged_once_while_an_interface_moves_to_another_hook() {
+fn every_syn_is_evaluated_once_while_an_interface_moves_to_another_hook() {
     let (net, fs) = (Net::new(), BpfFs::new());
     let _listener = listen(&net);
     let with = |attach| pinned(vec![net.interface(attach)], &fs);
     let mut first = Dataplane::start(&with(AttachMode::Tcx)).unwrap();
     first.set_limits(&[many_tokens()], &[], 2).unwrap();
-    let judged = |dataplane: &Dataplane| -> u64 {
+    let evaluated = |dataplane: &Dataplane| -> u64 {
         dataplane.counts().unwrap().iter().map(|count| count.count).sum()
     };
     let five = || (0..5).for_each(|_| drop(connect(&net).unwrap()));
     five();
-    assert_eq!(judged(&first), 5);
+    assert_eq!(evaluated(&first), 5);
     let mut second = Dataplane::begin(&with(AttachMode::Xdp)).unwrap();
     assert!(at_xdp(&net) && at_tcx(&net), "both are there until the commit");
     five();
-    assert_eq!(judged(&second), 10, "the hook of before judges");
+    assert_eq!(evaluated(&second), 10, "the hook of before evaluates");
     assert!(second.commit().is_empty());
     assert!(at_xdp(&net) && !at_tcx(&net));
     five();
-    assert_eq!(judged(&second), 15, "the new one judges");
+    assert_eq!(evaluated(&second), 15, "the new one evaluates");
     let third = Dataplane::begin(&with(AttachMode::Tcx)).unwrap();
     assert!(at_xdp(&net) && at_tcx(&net));
     drop(third);
     assert!(at_xdp(&net) && !at_tcx(&net), "what was not committed is taken back");
     five();
-    assert_eq!(judged(&second), 20);
+    assert_eq!(evaluated(&second), 20);
     assert_eq!(second.hooks()[0].ingress, Some(Hook::Xdp));
     second.detach();
 }

@@ -111,9 +111,9 @@ fn real_clients_are_reset_by_the_name_that_they_ask_for() {
     assert_eq!((counts(&dataplane, 0), counts(&dataplane, 1)), ((1, 2), (0, 1)));
 }
 
-/// Some browsers' hellos do not fit into a segment. The name is judged where it is in the first.
+/// Some browsers' hellos do not fit into a segment. The name is evaluated where it is in the first.
 #[test]
-fn a_hello_longer_than_a_segment_is_judged_by_what_is_in_the_first() {
+fn a_hello_longer_than_a_segment_is_evaluated_by_what_is_in_the_first() {
     let (net, place) = (Net::new(), tempfile::tempdir().unwrap());
     let _server = serve(&net, place.path());
     // Nothing merges what is sent in two segments.

@@ -164,7 +164,7 @@ fn a_slow_upload_is_not_the_servers_debt() {
         assert_eq!(d.wait_ms(9_000).ask(&[b'x'; 500]).waiting, 0);
         let s = d.wait_ms(100).say(OK);
         assert_eq!((what(s), who(s)), ((0, 0, 0, 1), (1, 1)), "counted, and not timed");
-        assert_eq!(d.ask(GET).waiting, 1, "the next one is judged anew");
+        assert_eq!(d.ask(GET).waiting, 1, "the next one is evaluated anew");
         assert_eq!(what(d.say(OK)), (0, 0, 1, 1));
     });
     // a server that does not take the request: the client only sends it again

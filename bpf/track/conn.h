@@ -142,7 +142,7 @@ static __always_inline void tg_flight_started(__u32 flight, __u64 since_ns,
 		tg_record(&totals->first_byte, took_ns);
 }
 
-/* Under the lock: never judged again; what was in flight. */
+/* Under the lock: never evaluated again; what was in flight. */
 static __always_inline __u32 tg_conn_blind(struct tg_conn *conn)
 {
 	conn->phase = TG_CONN_OPAQUE;

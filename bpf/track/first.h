@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Whether the first request of a connection is still to come: only then it is
- * given a place among those that are judged (track/conn.h). Whatever passed before
- * it may be a request that is outstanding, and a 503 would be taken for its
- * answer.
+ * given a place among those that are evaluated (track/conn.h). Whatever passed
+ * before it may be a request that is outstanding, and a 503 would be taken for
+ * its answer.
  */
 #ifndef TG_FIRST_H
 #define TG_FIRST_H
@@ -38,8 +38,8 @@ static __always_inline int tg_flow_is_silent(const struct tg_flow *flow,
 }
 
 /*
- * The client has sent data. Only the hook that judges requests says so: XDP may
- * have seen data already while that hook is still at the ACK before them.
+ * The client has sent data. Only the hook that evaluates requests says so: XDP
+ * may have seen data already while that hook is still at the ACK before them.
  */
 static __always_inline void tg_flow_spoke(const struct tg_flow *flow)
 {

@@ -2,8 +2,8 @@
 /*
  * Sources of a service: what each of them does with its connections. An IPv4
  * address is one, an IPv6 /64 is one. A source has a place only after one of its
- * clients completed a handshake, so that nobody can fill the table, or be judged,
- * under an address at which it does not receive.
+ * clients completed a handshake, so that nobody can fill the table, or be
+ * evaluated, under an address at which it does not receive.
  *
  * Its connections hold the place: it is not given away while one is open. So the
  * number of a place that a connection remembers (tg_flow_sources) stays right,

@@ -51,7 +51,7 @@ static void fuzz_listen(__u32 ipv6, __u32 addr, __u16 port, __u8 service)
 
 	key.addr[2] = ipv6 ? 0 : bpf_htonl(0xffff);
 	key.addr[3] = bpf_htonl(addr);
-	listen.flags = port == 22 ? TG_LISTEN_NEVER : 0;
+	listen.flags = port == 22 ? TG_LISTEN_EXEMPT : 0;
 	host_table()->ports[port >> 2] |= kind << ((port & 3) * 2);
 	native_add(&tg_listens, &key, &listen);
 }
@@ -79,12 +79,12 @@ static void fuzz_tables(const struct fuzz_head *head)
 	fuzz_prefix(TG_SERVICES_MAX, 10, 8, 1);
 	fuzz_prefix(0, 198, 8, 1);
 	fuzz_prefix(0, 128, 1, 2);
-	table->flags = TG_TABLE_NEVER;
+	table->flags = TG_TABLE_EXEMPT;
 	table->sample_admitted = table->sample_refused = 1;
 	host_flat = head->policy & FUZZ_TRIE;
 	host_flatten();
 	if (!(head->policy & FUZZ_TRIE))
-		host_doors();
+		host_listeners();
 	service->flags = TG_SERVICE_PREFIXES | TG_SERVICE_DSCP;
 	service->priority[0] = table->service[1].priority[0] = 7;
 	service->priority[1] = 3;

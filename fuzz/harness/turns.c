@@ -200,7 +200,7 @@ int fuzz_one(const unsigned char *data, unsigned long size)
 	fuzz_start();
 	fuzz_reset();
 	host_flatten();
-	host_doors();
+	host_listeners();
 	while (size >= sizeof(step) && steps++ < FUZZ_STEPS_MAX) {
 		__u32 length;
 

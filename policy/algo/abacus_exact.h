@@ -15,7 +15,7 @@
  *    is lost when those who were expected do not come (spoofed sources). A
  *    bucket that holds less than r_t * T0 holds back an eighth at most: it
  *    would overflow between two new arrivals while it waits for the rest.
- *  - Only new arrivals are judged. One that finds no token walks T_1, T_2, ...
+ *  - Only new arrivals are evaluated. One that finds no token walks T_1, T_2, ...
  *    to the first period with room, as in the published figure 7, books a place
  *    there and is dropped; if there is none within the window, it is rejected.
  *  - Who was dropped once is dropped again until a token is there. It is

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The Abacus filter that recognises retransmissions: who is judged, who is served first, what is
+//! The Abacus filter that recognises retransmissions: who is evaluated, who is served first, what is
 //! held back and for how long, and what spoofed sources can do to it.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]

@@ -92,7 +92,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_course_is_judged_as_the_rule_says(
+    fn any_course_is_evaluated_as_the_rule_says(
         (max, low, rest) in (0..40_u32, 0..40_u32, 0..40_u32),
         (usual, asks) in (0..40_u32, 0..=1024_u32),
         course in prop::collection::vec((0..50_u64, 0..100_u64), 1..200),

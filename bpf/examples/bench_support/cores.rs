@@ -118,9 +118,11 @@ fn ring(
     tables: &mut Tables,
     (plane, scale): (&Plane, &Scale),
 ) -> Result<(Bench, Frame)> {
-    let door = tables.doors[0];
+    let listener = tables.listeners[0];
     let mut tuples = tables.clients(scale.ring);
-    tuples.iter_mut().for_each(|tuple| (tuple.dst, tuple.dport) = (door.address, door.port));
+    tuples
+        .iter_mut()
+        .for_each(|tuple| (tuple.dst, tuple.dport) = (listener.address, listener.port));
     let frames = frames(&tuples, SYN);
     let ring = object.load()?;
     super::packets::fill(&ring, &frames)?;

@@ -238,7 +238,7 @@ struct Places {
 impl Places {
     fn new(tables: &Tables, scale: &Scale) -> Result<Self> {
         let guard = Guard::start()?;
-        let ports: Vec<u16> = tables.doors.iter().map(|door| door.port).collect();
+        let ports: Vec<u16> = tables.listeners.iter().map(|listener| listener.port).collect();
         Ok(Self {
             bare: Place::new(&guard, &[], 0)?,
             listening: Place::new(&guard, &ports, 0)?,
@@ -271,12 +271,13 @@ pub(super) fn limited(tables: &mut Tables, policy: Policy, expect: Expect) -> Re
     let admit = expect == Expect::Admitted;
     plane.set_limits(&limits(policy, admit, action)?, &[], 1)?;
     if !admit {
-        let last = (0..).zip(&tables.doors).map(|(at, door)| (door.address.octets()[2], at));
-        for door in last.collect::<std::collections::BTreeMap<u8, usize>>().into_values() {
+        let last =
+            (0..).zip(&tables.listeners).map(|(at, listener)| (listener.address.octets()[2], at));
+        for listener in last.collect::<std::collections::BTreeMap<u8, usize>>().into_values() {
             // The one token of each service.
-            let door = tables.doors[door];
+            let listener = tables.listeners[listener];
             let mut tuple = tables.clients(1)[0];
-            (tuple.dst, tuple.dport) = (door.address, door.port);
+            (tuple.dst, tuple.dport) = (listener.address, listener.port);
             plane.run(TestHook::Xdp, &segment(&tuple, SYN, 1, 0))?;
         }
     }
@@ -300,14 +301,14 @@ pub fn subjects(scale: &Scale) -> Result<Subjects> {
     passing(&mut maker, &mut tables, &places)?;
     floors(&mut maker, &mut tables, &places)?;
     for policy in Policy::ALL.iter().copied() {
-        judged(&mut maker, &mut tables, &places, policy)?;
+        evaluated(&mut maker, &mut tables, &places, policy)?;
     }
     variants(&mut maker, &mut tables, &places)?;
     maker.subjects.extend(super::cores::subjects(scale)?);
     Ok(maker.subjects)
 }
 
-/// What passes without being judged.
+/// What passes without being evaluated.
 fn passing(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()> {
     let ring = maker.scale.ring;
     let shared = Rc::new(RefCell::new(plane(tables, DEFAULT, 0)?));
@@ -354,7 +355,12 @@ fn floors(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()>
 }
 
 /// Refused and admitted, with and without a listener.
-fn judged(maker: &mut Maker, tables: &mut Tables, places: &Places, policy: Policy) -> Result<()> {
+fn evaluated(
+    maker: &mut Maker,
+    tables: &mut Tables,
+    places: &Places,
+    policy: Policy,
+) -> Result<()> {
     let name = policy.name().replace('_', "-");
     let syns = frames(&tables.clients(maker.scale.ring), SYN);
     for (verb, expect) in [("refused", Expect::Refused), ("admitted", Expect::Admitted)] {

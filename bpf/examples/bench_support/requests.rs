@@ -113,7 +113,7 @@ const KINDS: [(Kind, &str, &str); 11] = [
     (Kind::HandshakeEnd, "handshake-end", "the end of a handshake"),
     (Kind::EstablishedSyn, "established-syn-hook", "established, no request: the hook for SYNs"),
     (Kind::Established, "established", "established, no request"),
-    (Kind::Admitted, "request-admitted", "a request, judged and admitted"),
+    (Kind::Admitted, "request-admitted", "a request, evaluated and admitted"),
     (Kind::FirstHost, "request-first-host", "the same, for the first of 1000 hosts at one path"),
     (Kind::LastHost, "request-last-host", "the same, for the last of them"),
     (Kind::Answer, "answer", "an answer of the server, to its end"),

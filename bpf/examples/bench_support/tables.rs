@@ -33,7 +33,7 @@ pub struct Scale {
     /// Prefixes of each class.
     pub class_prefixes: usize,
     /// Prefixes that are exempt.
-    pub never_prefixes: usize,
+    pub exempt_prefixes: usize,
     /// Established connections of the namespace that has many.
     pub sockets: usize,
 }
@@ -46,7 +46,7 @@ impl Scale {
         flows: 65_536,
         listens: 32,
         class_prefixes: 8,
-        never_prefixes: 8192 - 8 * 15 * 32,
+        exempt_prefixes: 8192 - 8 * 15 * 32,
         sockets: 7000,
     };
     /// Enough to see that everything works.
@@ -56,14 +56,14 @@ impl Scale {
         flows: 1024,
         listens: 2,
         class_prefixes: 1,
-        never_prefixes: 100,
+        exempt_prefixes: 100,
         sockets: 20,
     };
 }
 
 /// Where a service listens.
 #[derive(Clone, Copy, Debug)]
-pub struct Door {
+pub struct Listener {
     pub address: Ipv4Addr,
     pub port: u16,
 }
@@ -71,7 +71,7 @@ pub struct Door {
 /// What is configured, and packets that fit it.
 #[derive(Clone, Debug)]
 pub struct Tables {
-    pub doors: Vec<Door>,
+    pub listeners: Vec<Listener>,
     services: Vec<ServiceConfig>,
     never: BTreeSet<u16>,
     classes: Vec<u16>,
@@ -98,9 +98,9 @@ impl Tables {
         let classes = SERVICES_MAX * (CLASSES_MAX - 1) * scale.class_prefixes;
         let mut take = |count| numbers.split_off(numbers.len() - if prefixes { count } else { 0 });
         let mut tables = Self {
-            doors: Vec::new(),
+            listeners: Vec::new(),
             services: Vec::new(),
-            never: take(scale.never_prefixes).into_iter().collect(),
+            never: take(scale.exempt_prefixes).into_iter().collect(),
             classes: take(classes),
             flows: scale.flows,
             random,
@@ -116,8 +116,8 @@ impl Tables {
         let mut listen = Vec::new();
         for number in 0..scale.listens {
             let address = Ipv4Addr::new(198, 18, index as u8, number as u8);
-            let port = 1024 + 61 * self.doors.len() as u16 % 60_000;
-            self.doors.push(Door { address, port });
+            let port = 1024 + 61 * self.listeners.len() as u16 % 60_000;
+            self.listeners.push(Listener { address, port });
             listen.push(Listen { address: Some(address.into()), port, protocol: Protocol::Tcp });
         }
         let mut classes = Vec::new();
@@ -166,16 +166,16 @@ impl Tables {
     /// Tuples of clients of the services.
     pub fn clients(&mut self, count: usize) -> Vec<Tuple> {
         let tuple = |tables: &mut Self| {
-            let door = tables.doors[tables.random.below(tables.doors.len())];
+            let listener = tables.listeners[tables.random.below(tables.listeners.len())];
             let (src, sport) = (tables.source(), 1024 + tables.random.below(64_000) as u16);
-            Tuple { src, dst: door.address, sport, dport: door.port }
+            Tuple { src, dst: listener.address, sport, dport: listener.port }
         };
         (0..count).map(|_| tuple(self)).collect()
     }
 
     /// Tuples of clients of nothing that is configured.
     pub fn strangers(&mut self, count: usize) -> Vec<Tuple> {
-        let ports: BTreeSet<u16> = self.doors.iter().map(|door| door.port).collect();
+        let ports: BTreeSet<u16> = self.listeners.iter().map(|listener| listener.port).collect();
         let mut tuples = self.clients(count);
         for tuple in &mut tuples {
             while ports.contains(&tuple.dport) {

@@ -2,7 +2,7 @@
 //! Filters of clsact that an earlier process left on interfaces that are not planned any more.
 //!
 //! A link is pinned, and found by its pin; a filter is found only by looking at every interface.
-//! It would go on judging: its tables are ours, and the lease in them is renewed.
+//! It would go on evaluating: its tables are ours, and the lease in them is renewed.
 
 use super::{Bound, Role, removal};
 use crate::namespace;

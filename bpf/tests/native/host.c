@@ -42,14 +42,15 @@ static struct tg_table *host_table(void)
 	return native_entry(&tg_tables, 0);
 }
 
-#include "origins.h"
-#include "doors.h"
+#include "source_prefixes.h"
+#include "listeners.h"
 
 static void host_reset(void)
 {
 	host_flat = 0;
 	for (int i = 0; i < NATIVE_MAPS; i++)
-		if (native.maps[i].map != &tg_origins)	/* see origins.h */
+		/* see source_prefixes.h */
+		if (native.maps[i].map != &tg_src_prefixes)
 			native_clear(&native.maps[i]);
 	native.fail_at = native.lose_at = 0;
 	native.socket.state = native.listener.state = 0;
@@ -69,7 +70,7 @@ static void host_listen(struct host_bytes *b)
 	host_get(b, &key.port, sizeof(key.port));
 	any = host_u8(b);
 	listen.service = host_u8(b);
-	listen.flags = host_u8(b) ? TG_LISTEN_NEVER : 0;
+	listen.flags = host_u8(b) ? TG_LISTEN_EXEMPT : 0;
 	host_table()->ports[key.port >> 2] |=
 		(any ? TG_PORT_ANY : TG_PORT_EXACT) << ((key.port & 3) * 2);
 	native_add(&tg_listens, &key, &listen);
@@ -86,7 +87,7 @@ static void host_prefix(struct host_bytes *b)
 	class = host_u8(b);
 	host_flat = 0;
 	if (key.service == TG_SERVICES_MAX)
-		host_table()->flags |= TG_TABLE_NEVER;
+		host_table()->flags |= TG_TABLE_EXEMPT;
 	else
 		host_table()->service[key.service].flags |= TG_SERVICE_PREFIXES;
 	native_add(&tg_prefixes, &key, &class);
@@ -412,7 +413,7 @@ static void host_run(struct host_bytes *b, struct host_bytes *out, int egress)
 	native.held = native.redirected = 0;
 	memset(&native.sample, 0, sizeof(native.sample));
 	host_flatten();
-	host_doors();
+	host_listeners();
 	action = host_call(ifindex, egress);
 
 	host_put_u32(out, action);
@@ -496,9 +497,9 @@ static void host_maps(void)
 	HOST_MAP(tg_answers, 2);
 	HOST_MAP(tg_pending, HOST_TABLE);
 	HOST_MAP(tg_flows, HOST_TABLE);
-	HOST_MAP(tg_origins, 1);
+	HOST_MAP(tg_src_prefixes, 1);
 	HOST_MAP(tg_times, HOST_TABLE);
-	HOST_MAP(tg_doors, 1);
+	HOST_MAP(tg_listeners, 1);
 	HOST_MAP(tg_flights, TG_GAUGES_MAX);
 	HOST_MAP(tg_notes, 1);
 	HOST_MAP(tg_flow_sources, HOST_TABLE);

@@ -248,7 +248,7 @@ static void host_packet(struct host_bytes *b, struct host_bytes *out,
 	native.held = native.redirected = 0;
 	host_out.count = 0;
 	host_flatten();
-	host_doors();
+	host_listeners();
 	native.sent = host_sent;
 	action = host_enter(egress);
 	if (native.held)

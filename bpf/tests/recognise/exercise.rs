@@ -71,8 +71,8 @@ pub(crate) fn rule(dice: &mut Dice) -> Rule {
 /// The rule that a request meets, if its line was seen.
 pub(crate) fn expected_rule(rules: &[Rule], head: &[u8]) -> Option<Found> {
     let expected = Recognised::expected(head, &key());
-    let judged = expected.reason == reason::NONE && !expected.ambiguous;
-    judged.then(|| rules::find(rules, &http::request(head).0, expected.method))
+    let evaluated = expected.reason == reason::NONE && !expected.ambiguous;
+    evaluated.then(|| rules::find(rules, &http::request(head).0, expected.method))
 }
 
 /// Heads, bodies, hellos and sets of rules by the dice in [`first_wrong`].

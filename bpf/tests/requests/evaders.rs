@@ -105,10 +105,13 @@ fn admitted() -> Vec<Case> {
             talk.asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(5, 5));
         })
         .fails(),
-        each("an answer that is longer than it says ends the judging, and nobody evades", |talk| {
-            talk.open().asks(&get("/free")).says(&ok(9, 3)).answers("more than six");
-            talk.asks(&get("/busy"));
-        }),
+        each(
+            "an answer that is longer than it says ends the evaluation, and nobody evades",
+            |talk| {
+                talk.open().asks(&get("/free")).says(&ok(9, 3)).answers("more than six");
+                talk.asks(&get("/busy"));
+            },
+        ),
         each("a cut head that a rule evaluates; later turns are unevaluable", |talk| {
             talk.open().asks("GET /free HTTP/1.1\r\nX: a").asks("\r\n\r\n").answers(&ok(5, 5));
             talk.asks(&get("/busy")).answers(&ok(5, 5));

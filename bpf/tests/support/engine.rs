@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What a hook did with a frame, whoever ran it: the kernel, the native build, the reference.
 
-use super::reference::{Action, Counted, Decision, Judged, Scene, Socket, decide};
+use super::reference::{Action, Counted, Decision, Evaluated, Scene, Socket, decide};
 use super::setup::Setup;
 use std::fmt;
 
@@ -50,7 +50,7 @@ impl Seen {
     pub fn words(&self, setup: &Setup) -> String {
         match self.counted {
             Counted::Passed(reason) => reason.name().to_owned(),
-            Counted::Judged(Judged { service, class, kind, reason, shadow }) => format!(
+            Counted::Evaluated(Evaluated { service, class, kind, reason, shadow }) => format!(
                 "{}/{} {} {}{}",
                 setup.services[service].name,
                 setup.class_name(service, class),

@@ -4,7 +4,7 @@
 
 use super::built::Source;
 use super::engine::{Arrival, Hook, Seen};
-use super::reference::{Action, Counted, Judged, Socket};
+use super::reference::{Action, Counted, Evaluated, Socket};
 use super::setup::{Heartbeat, Limit, Prefix, SECONDS_PER_TOKEN, Service, Setup};
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -80,9 +80,9 @@ pub enum Call {
     Answers,
     Pending,
     Flows,
-    Origins,
+    SrcPrefixes,
     Times,
-    Doors,
+    Listeners,
     Flights,
     Notes,
     FlowSources,
@@ -108,10 +108,10 @@ pub enum Call {
 impl Call {
     fn of(code: u8) -> Self {
         use Call::{
-            Answers, Control, Cookie, Copies, Counts, Doors, Flights, FlowSources, Flows, Gauges,
-            Lately, LatelyTurn, Lease, Limits, LimitsOfService, Listens, Load, Notes, Origins,
-            Passed, Pending, Prefixes, Pull, Ring, Senders, Socket, SourceSets, Sources, States,
-            Store, Tables, Tail, Times, ToRequest, ToTcp, ToTimeWait, Totals,
+            Answers, Control, Cookie, Copies, Counts, Flights, FlowSources, Flows, Gauges, Lately,
+            LatelyTurn, Lease, Limits, LimitsOfService, Listeners, Listens, Load, Notes, Passed,
+            Pending, Prefixes, Pull, Ring, Senders, Socket, SourceSets, Sources, SrcPrefixes,
+            States, Store, Tables, Tail, Times, ToRequest, ToTcp, ToTimeWait, Totals,
         };
         const MAPS: [Call; 27] = [
             Control,
@@ -128,9 +128,9 @@ impl Call {
             Answers,
             Pending,
             Flows,
-            Origins,
+            SrcPrefixes,
             Times,
-            Doors,
+            Listeners,
             Flights,
             Notes,
             FlowSources,
@@ -562,7 +562,7 @@ fn counts(reason: u8, row: u32, cell: u32) -> Counted {
         }
     };
     let reason = Reason::from_number(reason as u8).unwrap();
-    Counted::Judged(Judged { service, class, kind, reason, shadow })
+    Counted::Evaluated(Evaluated { service, class, kind, reason, shadow })
 }
 
 fn push(message: &mut Vec<u8>, words: &[u32]) {
@@ -634,7 +634,7 @@ fn commands(setup: &Setup, mode: Mode) -> Vec<u8> {
         classes(&mut out, at as u8, service);
         limits(&mut out, at as u8, service);
     }
-    for prefix in &setup.never_sources {
+    for prefix in &setup.exempt_sources {
         push_prefix(&mut out, NEVER, prefix, 1);
     }
     answers(&mut out, setup);
@@ -643,7 +643,7 @@ fn commands(setup: &Setup, mode: Mode) -> Vec<u8> {
 
 fn listens(out: &mut Vec<u8>, setup: &Setup, index: u8, service: &Service) {
     for listen in &service.listen {
-        let never = setup.never_ports.contains(&listen.port);
+        let never = setup.exempt_ports.contains(&listen.port);
         let addresses = match listen.addr {
             Some(addr) => vec![mapped(addr)],
             None => vec![mapped([0; 4].into()), mapped([0_u16; 8].into())],

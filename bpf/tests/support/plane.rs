@@ -5,7 +5,7 @@
 use super::engine::{Arrival, Hook, Seen};
 use super::native::params;
 use super::packet::{ACK, RST, eth};
-use super::reference::{Action, Counted, Judged};
+use super::reference::{Action, Counted, Evaluated};
 use super::setup::{Heartbeat, Listen, SECOND, SECONDS_PER_TOKEN, Service, Setup};
 use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{LOOPBACK, Objects, Options, Outcome, Run, TestHook, TestPlane};
@@ -24,7 +24,7 @@ const TEST_RUN_MAX: usize = 3_400;
 #[derive(Default)]
 struct Counts {
     passed: Vec<(Reason, u64)>,
-    judged: Vec<(Judged, u64)>,
+    evaluated: Vec<(Evaluated, u64)>,
 }
 
 /// The plane, and what it stands on.
@@ -262,11 +262,11 @@ impl Kernel {
         if let [(reason, 1)] = reasons.as_slice() {
             return Counted::Passed(*reason);
         }
-        let judged = self.judged();
-        let verdicts = growth(&self.counts.judged, &judged);
-        self.counts.judged = judged;
+        let evaluated = self.evaluated();
+        let verdicts = growth(&self.counts.evaluated, &evaluated);
+        self.counts.evaluated = evaluated;
         match (verdicts.as_slice(), reasons.as_slice()) {
-            ([(judged, 1)], []) => Counted::Judged(*judged),
+            ([(evaluated, 1)], []) => Counted::Evaluated(*evaluated),
             _ => panic!("one packet was counted as {verdicts:?} and {reasons:?}"),
         }
     }
@@ -284,17 +284,17 @@ impl Kernel {
         self.plane.passed().unwrap().iter().map(|p| (p.reason, p.count)).collect()
     }
 
-    fn judged(&self) -> Vec<(Judged, u64)> {
-        self.plane.counts().unwrap().iter().map(|c| (judged_of(c), c.count)).collect()
+    fn evaluated(&self) -> Vec<(Evaluated, u64)> {
+        self.plane.counts().unwrap().iter().map(|c| (evaluated_of(c), c.count)).collect()
     }
 
     fn counted(&self) -> Counts {
-        Counts { passed: self.passed(), judged: self.judged() }
+        Counts { passed: self.passed(), evaluated: self.evaluated() }
     }
 }
 
-fn judged_of(count: &Count) -> Judged {
-    Judged {
+fn evaluated_of(count: &Count) -> Evaluated {
+    Evaluated {
         service: count.service,
         class: count.class,
         kind: count.verdict,
@@ -326,8 +326,8 @@ fn plan(setup: &Setup, turn: u32) -> Plan {
     let config = Config {
         services: setup.services.iter().map(|service| planned(service, turn)).collect(),
         exempt: Exempt {
-            sources: setup.never_sources.iter().map(net).collect(),
-            ports: setup.never_ports.clone(),
+            sources: setup.exempt_sources.iter().map(net).collect(),
+            ports: setup.exempt_ports.clone(),
             ..Exempt::default()
         },
         interfaces: vec![InterfaceConfig {
@@ -376,7 +376,9 @@ fn listen(at: &Listen) -> tidegate_model::Listen {
 /// What a frame is refused for, if it was.
 pub fn refused(seen: &Seen) -> Option<Reason> {
     match seen.counted {
-        Counted::Judged(judged) if judged.kind != VerdictKind::Admit => Some(judged.reason),
+        Counted::Evaluated(evaluated) if evaluated.kind != VerdictKind::Admit => {
+            Some(evaluated.reason)
+        }
         _ => None,
     }
 }

@@ -122,8 +122,8 @@ pub enum Heartbeat {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
     pub services: Vec<Service>,
-    pub never_sources: Vec<Prefix>,
-    pub never_ports: Vec<u16>,
+    pub exempt_sources: Vec<Prefix>,
+    pub exempt_ports: Vec<u16>,
     pub trust_dscp: bool,
     pub answers: u32,
     /// Answers that are left of this second's; `None`: all.
@@ -172,8 +172,8 @@ pub fn base() -> Setup {
     let any = service("any", &["*:443", "192.0.2.10:8080"]);
     Setup {
         services: vec![shop, any],
-        never_sources: vec![Prefix::new("10.0.0.0/8"), Prefix::new("2001:db8:aaaa::/48")],
-        never_ports: vec![22],
+        exempt_sources: vec![Prefix::new("10.0.0.0/8"), Prefix::new("2001:db8:aaaa::/48")],
+        exempt_ports: vec![22],
         trust_dscp: false,
         answers: ANSWERS,
         answers_left: None,

@@ -33,7 +33,7 @@ pub fn setup(dice: &mut Dice, exact_clock: bool) -> Setup {
         }
     }
     if dice.one_in(4) {
-        setup.never_sources.clear();
+        setup.exempt_sources.clear();
     }
     setup.services.iter_mut().for_each(|service| limits(service, dice, exact_clock));
     setup.released = dice.one_in(30);

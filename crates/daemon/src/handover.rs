@@ -48,7 +48,7 @@ pub enum HandoverError {
     /// It did not begin.
     #[error("a daemon runs on this socket and does not hand over: {0}; stop it first")]
     Refused(String),
-    /// It uses other pins: nothing could be adopted, and both would judge.
+    /// It uses other pins: nothing could be adopted, and both would evaluate.
     #[error(
         "the daemon that runs on this socket (pid {pid}) has its pins at {}, not at {}; stop it first",
         theirs.display(), ours.display()

@@ -156,10 +156,7 @@ impl Kernel {
         };
         let counted = away::Counted {
             offered: &|service| Some(self.dataplane.totals(service).ok()?.offered),
-            exempt: passed
-                .iter()
-                .find(|of| of.reason == Reason::Exempt)
-                .map_or(0, |of| of.count),
+            exempt: passed.iter().find(|of| of.reason == Reason::Exempt).map_or(0, |of| of.count),
             released,
         };
         self.away.look(now, &counted);

@@ -131,7 +131,7 @@ pub trait Lifecycle {
     fn apply(&mut self, config: &Config) -> Result<(), PlaneError>;
 
     /// The predecessor has left: detaches what was its and is not ours. Returns what does not
-    /// judge now, one sentence each.
+    /// evaluate now, one sentence each.
     fn commit(&mut self) -> Vec<String>;
 
     /// A successor began and did not come: makes hooks and pins ours again. Returns what is not,

@@ -68,7 +68,7 @@ impl Passive {
         }
     }
 
-    /// Where answers are not seen, only what arrived and what was judged is known: no family Time,
+    /// Where answers are not seen, only what arrived and what was evaluated is known: no family Time,
     /// and nothing completed that could be told.
     fn unanswered(
         &mut self,
@@ -89,7 +89,7 @@ impl Passive {
     }
 
     /// The buckets: what happened since the tick before, and the requests in flight as they were last
-    /// read, with their age. Answers are seen where the requests are, or no request is judged.
+    /// read, with their age. Answers are seen where the requests are, or no request is evaluated.
     pub(crate) fn buckets(&self, now: Nanos) -> Vec<BucketSignals> {
         let age = now.since(self.read);
         if age == Nanos::ZERO {

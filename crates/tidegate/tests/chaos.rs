@@ -74,7 +74,7 @@ fn crowd(lab: &Lab, server: &Server, seconds: u64, script: &mut Script<'_>) -> L
     report
 }
 
-/// Connections that were admitted (or never judged) and yet got no answer.
+/// Connections that were admitted (or never evaluated) and yet got no answer.
 fn lost(report: &LoadReport) -> u64 {
     let c = report.streams[0].total.counts;
     c.no_handshake + c.no_answer + c.broken + c.other_status + c.errors

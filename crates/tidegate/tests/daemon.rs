@@ -722,7 +722,7 @@ fn a_successor_that_is_told_to_stop_leaves_the_old_daemon_in_charge() {
     wait_for("its limits are in force", || world.request().is_err().then_some(()));
 }
 
-/// It would find none of the pins, put its hooks beside those that are there, and judge twice.
+/// It would find none of the pins, put its hooks beside those that are there, and evaluate twice.
 #[test]
 fn a_successor_with_other_pins_is_refused_and_changes_nothing() {
     let world = World::new();

@@ -116,7 +116,7 @@ fn vlan_client(world: &World) -> Space {
 
 /// The hook on the card and on the VLAN above it, with the tag beside the frame (offloaded) and in it.
 #[test]
-fn a_vlan_is_judged_once_below_and_above() {
+fn a_vlan_is_evaluated_once_below_and_above() {
     let mut world = World::new(30);
     let client = vlan_client(&world);
     for tag in ["on", "off"] {
@@ -144,7 +144,7 @@ fn a_vlan_is_judged_once_below_and_above() {
 
 /// XDP sees the frame as it came: without the tag where that was offloaded.
 #[test]
-fn a_vlan_is_judged_once_by_xdp() {
+fn a_vlan_is_evaluated_once_by_xdp() {
     let mut world = World::new(31);
     let client = vlan_client(&world);
     // Otherwise a RST from native XDP is lost on veth.

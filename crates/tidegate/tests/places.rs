@@ -323,7 +323,7 @@ fn on_the_wrong_uplink_of_a_container_everybody_is_told_until_the_first_syn() {
 
 /// In the host's namespace, and moved into a container, where it has hooks of its own configured, too.
 #[test]
-fn a_macvlan_beside_its_card_is_judged_once() {
+fn a_macvlan_beside_its_card_is_evaluated_once() {
     let mut world = World::new(23);
     let (client, container) = (client(&world), Space::new(&world, "k"));
     let host = world.name().to_owned();
@@ -387,7 +387,7 @@ while True:
         except OSError: pass
 ";
 
-/// Packets without Ethernet header are judged, and answered.
+/// Packets without Ethernet header are evaluated, and answered.
 #[test]
 fn a_service_behind_a_tun_device_is_protected() {
     let mut world = World::new(25);

@@ -46,12 +46,12 @@ const NEED_TCX: [&str; 13] = [
     "a_new_process_adopts_links_limits_and_counters_and_uninstall_leaves_nothing",
     "an_interface_that_is_no_longer_planned_is_let_go",
     "a_new_process_adopts_hooks_rules_and_limits",
-    "after_a_plan_that_cannot_be_attached_going_back_needs_no_programs_and_rules_judge",
-    "hooks_of_header_rules_come_and_go_with_the_rules_and_the_others_stay",
-    "requests_are_judged_behind_syns_also_where_they_were_there_first",
+    "after_a_plan_that_cannot_be_attached_going_back_needs_no_programs_and_rules_evaluate",
+    "hooks_of_request_rules_come_and_go_with_the_rules_and_the_others_stay",
+    "requests_are_evaluated_behind_syns_also_where_they_were_there_first",
     "rules_that_break_a_bound_change_nothing",
     "a_start_that_fails_or_is_given_up_leaves_the_hooks_of_whoever_is_in_charge",
-    "every_syn_is_judged_once_while_an_interface_moves_to_another_hook",
+    "every_syn_is_evaluated_once_while_an_interface_moves_to_another_hook",
     "what_a_successor_left_that_died_is_put_back_without_privileges",
     "with_the_capabilities_of_the_unit_everything_is_adopted",
     "an_interface_that_is_made_anew_is_told_and_its_hooks_come_back",
@@ -289,6 +289,21 @@ mod tests {
         assert_eq!(left_out("6.1").expect("a series").len(), NEED_TCX.len());
         assert!(left_out("6.12").expect("a series").is_empty());
         assert!(left_out("six").is_err());
+    }
+
+    /// A name that no test has any more would leave nothing out.
+    #[test]
+    fn the_tests_of_tcx_are_called_so() {
+        let folders = CRATES.map(|folder| process::root().join(folder).join("tests"));
+        let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("tests"));
+        let text: String = files
+            .map(|file| file.expect("a file").path())
+            .filter(|path| path.extension().is_some_and(|end| end == "rs"))
+            .map(|path| std::fs::read_to_string(path).expect("text"))
+            .collect();
+        for name in NEED_TCX {
+            assert!(text.contains(&format!("fn {name}()")), "{name}");
+        }
     }
 
     /// Its tests set the clock and install a unit: they look for that word.

@@ -22,13 +22,19 @@ const PLACES: [&str; 5] =
     ["README.md", "docs/", "packaging/", "crates/config/src/", "crates/cli/src/"];
 const CODE: &[&str] = &["bpf/", "crates/", "fuzz/", "policy/", "sim/"];
 const CONTROL: &[&str] = &["crates/control/", "crates/daemon/src/governor.rs"];
-/// The word, what it is called now, and where.
-const NAMES: [(&str, &str, &[&str]); 5] = [
+const DATAPLANE: &[&str] = &["bpf/", "fuzz/harness/"];
+/// The word, what it is called now, and where. It is a part of a name, too.
+const NAMES: [(&str, &str, &[&str]); 10] = [
     ("never-shed", "exempt", CODE),
     ("never_shed", "exempt", CODE),
     ("remnant", "closing", CODE),
     ("asleep", "on standby", CONTROL),
     ("squeezed", "lowered", CONTROL),
+    ("judge", "evaluate", DATAPLANE),
+    ("judged", "evaluated", DATAPLANE),
+    ("door", "listener", DATAPLANE),
+    ("doors", "listeners", DATAPLANE),
+    ("origins", "source prefixes", DATAPLANE),
 ];
 /// What tells of older words: the glossary, old names of keys, and records of their time.
 const ALLOWED: [&str; 5] = [
@@ -43,20 +49,34 @@ pub(super) fn check(repository: &Repository) -> Vec<Problem> {
     repository.tree.files().iter().flat_map(check_file).collect()
 }
 
+/// True if `word` stands in `text` with no letter or digit beside it.
+fn is_part_of_a_name(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let behind = text[at + word.len()..].chars().next();
+        !before.is_some_and(char::is_alphanumeric) && !behind.is_some_and(char::is_alphanumeric)
+    })
+}
+
 fn is_below(path: &str, all: &[&str]) -> bool {
     all.iter().any(|begin| path.starts_with(begin))
 }
 
-/// The words that may not stand in this file, each with its plain one.
-fn banned(path: &str) -> Vec<(&'static str, &'static str)> {
+/// A word that may not stand in a file, its plain one, and what tells that it is there.
+type Banned = (&'static str, &'static str, fn(&str, &str) -> bool);
+
+fn banned(path: &str) -> Vec<Banned> {
     if is_below(path, &ALLOWED) {
         return Vec::new();
     }
-    let read = WORDS.into_iter().filter(|_| is_below(path, &PLACES));
     let named = NAMES.into_iter().filter(|(_, _, places)| is_below(path, places));
-    let mut all: Vec<_> = read.chain(named.map(|(word, plain, _)| (word, plain))).collect();
-    all.sort_unstable();
-    all.dedup();
+    let mut all: Vec<Banned> =
+        named.map(|(word, plain, _)| (word, plain, is_part_of_a_name as _)).collect();
+    for (word, plain) in WORDS.into_iter().filter(|_| is_below(path, &PLACES)) {
+        if !all.iter().any(|(other, ..)| *other == word) {
+            all.push((word, plain, has_word));
+        }
+    }
     all
 }
 
@@ -65,7 +85,7 @@ fn check_file(file: &File) -> Vec<Problem> {
     let banned = banned(&file.path);
     for (line, text) in file.lines().filter(|_| !banned.is_empty()) {
         let text = text.to_lowercase();
-        for (word, plain) in banned.iter().filter(|(word, _)| has_word(&text, word)) {
+        for (word, plain, _) in banned.iter().filter(|(word, _, stands)| stands(&text, word)) {
             problems.push(Problem {
                 path: file.path.clone(),
                 line,
@@ -100,6 +120,8 @@ mod tests {
             }
             assert_eq!(problems("lab/src/a.rs", &format!("// {word}\n")), 0, "{word}");
         }
+        assert_eq!(problems("bpf/a.h", "int tg_judge_syn(int TG_DOOR);\n"), 2);
+        assert_eq!(problems("bpf/a.h", "int outdoors(int originators);\n"), 0);
         assert_eq!(problems("README.md", "Taken off.\n"), 1);
         assert_eq!(problems("docs/a.md", "strangers, taken offline\n"), 0);
     }

@@ -109,7 +109,7 @@ fn lengths(v: &mut Vec<Case>) {
 
 fn fragments(v: &mut Vec<Case>) {
     cases! { v, rejecting(), reject(Rate);
-        "ipv4-fragment-first" "a first fragment with the whole TCP header is judged" =>
+        "ipv4-fragment-first" "a first fragment with the whole TCP header is evaluated" =>
             eth().ipv4().frag4(0, true).tcp(40000, 80).syn().data(&[0x41; 8]);
         "ipv4-fragment-first-df" "the same with the flag that forbids it" =>
             eth().ipv4().frag4(0, true).df().tcp(40000, 80).syn();

@@ -176,7 +176,7 @@ fn unreadable(v: &mut Vec<Case>) {
 
 fn fragments(v: &mut Vec<Case>) {
     cases! { v, rejecting(), reject(Rate);
-        "ipv6-fragment-first" "a first fragment with the whole TCP header is judged" =>
+        "ipv6-fragment-first" "a first fragment with the whole TCP header is evaluated" =>
             eth().ipv6().frag6(0, true).tcp(40000, 80).syn().data(&[0x41; 4]);
         "ipv6-fragment-first-extension" "a header between fragment and TCP" =>
             eth().ipv6().frag6(0, true).ext(DEST_OPTIONS).tcp(40000, 80).syn();

@@ -49,20 +49,20 @@ pub const fn pass(reason: Reason) -> Expect {
     Expect { kind: None, reason, service: "shop", class: "default", shadow: false }
 }
 
-const fn judged(kind: VerdictKind, reason: Reason) -> Expect {
+const fn evaluated(kind: VerdictKind, reason: Reason) -> Expect {
     Expect { kind: Some(kind), ..pass(reason) }
 }
 
 pub const fn admit(reason: Reason) -> Expect {
-    judged(VerdictKind::Admit, reason)
+    evaluated(VerdictKind::Admit, reason)
 }
 
 pub const fn drop(reason: Reason) -> Expect {
-    judged(VerdictKind::Drop, reason)
+    evaluated(VerdictKind::Drop, reason)
 }
 
 pub const fn reject(reason: Reason) -> Expect {
-    judged(VerdictKind::Reject, reason)
+    evaluated(VerdictKind::Reject, reason)
 }
 
 impl Expect {
@@ -87,12 +87,12 @@ impl Expect {
         };
         let counted = match seen.counted {
             Counted::Passed(reason) => self.kind.is_none() && reason == self.reason,
-            Counted::Judged(judged) => {
-                self.kind == Some(judged.kind)
-                    && self.reason == judged.reason
-                    && self.shadow == judged.shadow
-                    && self.service == setup.services[judged.service].name
-                    && self.class == setup.class_name(judged.service, judged.class)
+            Counted::Evaluated(evaluated) => {
+                self.kind == Some(evaluated.kind)
+                    && self.reason == evaluated.reason
+                    && self.shadow == evaluated.shadow
+                    && self.service == setup.services[evaluated.service].name
+                    && self.class == setup.class_name(evaluated.service, evaluated.class)
             }
         };
         action && counted

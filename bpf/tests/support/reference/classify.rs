@@ -34,8 +34,8 @@ fn covers(prefix: &Prefix, address: &[u8; 16]) -> Option<u32> {
 
 /// Whether source or port are on the list of what is never refused.
 pub fn exempt(setup: &Setup, segment: &Segment) -> bool {
-    setup.never_ports.contains(&segment.dport)
-        || setup.never_sources.iter().any(|prefix| covers(prefix, &segment.src).is_some())
+    setup.exempt_ports.contains(&segment.dport)
+        || setup.exempt_sources.iter().any(|prefix| covers(prefix, &segment.src).is_some())
 }
 
 /// "A request belongs to the class with the longest of the source prefixes that match it, else to

@@ -90,7 +90,7 @@ pub enum Action {
 
 /// A verdict on new work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub struct Evaluated {
     pub service: usize,
     pub class: usize,
     pub kind: VerdictKind,
@@ -104,14 +104,14 @@ pub struct Judged {
 pub enum Counted {
     /// Passed without being evaluated.
     Passed(Reason),
-    Judged(Judged),
+    Evaluated(Evaluated),
 }
 
 impl Counted {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Passed(reason) => *reason,
-            Self::Judged(judged) => judged.reason,
+            Self::Evaluated(evaluated) => evaluated.reason,
         }
     }
 }
@@ -145,11 +145,11 @@ impl Decision {
 pub fn decide(frame: &[u8], scene: &Scene<'_>) -> Decision {
     match new_work(frame, scene) {
         Err(reason) => Decision::pass(reason),
-        Ok((segment, service)) => judge(frame, &segment, scene, service),
+        Ok((segment, service)) => evaluate(frame, &segment, scene, service),
     }
 }
 
-/// The SYN and its service, or the reason why this is nothing to judge.
+/// The SYN and its service, or the reason why this is nothing to evaluate.
 fn new_work(frame: &[u8], scene: &Scene<'_>) -> Result<(Segment, usize), Reason> {
     let segment = parse::parse(frame)?;
     let service = classify::service_of(scene.setup, &segment).ok_or(Reason::NotService)?;
@@ -189,35 +189,35 @@ fn executed_share(heartbeat: Heartbeat) -> f64 {
     }
 }
 
-fn judge(frame: &[u8], segment: &Segment, scene: &Scene<'_>, service: usize) -> Decision {
+fn evaluate(frame: &[u8], segment: &Segment, scene: &Scene<'_>, service: usize) -> Decision {
     let setup = scene.setup;
     let class = classify::class_of(setup, service, segment);
     let asked = limits::ask(setup, service, class, scene.socket);
-    let mut judged =
-        Judged { service, class, kind: asked.kind, reason: asked.reason, shadow: false };
+    let mut evaluated =
+        Evaluated { service, class, kind: asked.kind, reason: asked.reason, shadow: false };
     let mut decision = Decision {
         action: Action::Pass,
-        counted: Counted::Judged(judged),
+        counted: Counted::Evaluated(evaluated),
         took_token: asked.took_token,
         took_min_rate: asked.took_min_rate,
         took_answer: false,
         refused: asked.kind != VerdictKind::Admit,
     };
-    if judged.kind == VerdictKind::Admit {
+    if evaluated.kind == VerdictKind::Admit {
         return decision;
     }
     let dice = f64::from(scene.dice) / 65536.0;
-    judged.shadow = setup.services[service].shadow || dice >= executed_share(setup.heartbeat);
-    if !judged.shadow {
+    evaluated.shadow = setup.services[service].shadow || dice >= executed_share(setup.heartbeat);
+    if !evaluated.shadow {
         decision.action = Action::Drop;
-        if judged.kind == VerdictKind::Reject {
-            (judged.kind, judged.reason) = answer::settle(segment, scene, judged.reason);
+        if evaluated.kind == VerdictKind::Reject {
+            (evaluated.kind, evaluated.reason) = answer::settle(segment, scene, evaluated.reason);
         }
-        if judged.kind == VerdictKind::Reject {
+        if evaluated.kind == VerdictKind::Reject {
             decision.took_answer = true;
             decision.action = Action::Answer(answer::reset(frame, segment));
         }
     }
-    decision.counted = Counted::Judged(judged);
+    decision.counted = Counted::Evaluated(evaluated);
     decision
 }

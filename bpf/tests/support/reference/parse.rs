@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! From a frame to what is judged. Written from the documents (design.md "Parser", reasons.def,
+//! From a frame to what is evaluated. Written from the documents (design.md "Parser", reasons.def,
 //! RFC 791, 8200, 4302, 9293), not from the C.
 //!
 //! Where several reasons are true, the first in this order counts: what is cut or wrong on the way

@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_top_of_another_is_judged_below() {
+    fn what_is_on_top_of_another_is_evaluated_below() {
         let below = |lower, link| LinkFacts { lower: Some(lower), ..link };
         let all = [
             link(2, "eth0", ""),
@@ -432,7 +432,7 @@ mod tests {
 
     /// A macvlan or VLAN that was moved into a container: there its card has no name, and often its own.
     #[test]
-    fn what_is_on_top_of_an_interface_of_another_namespace_is_judged_below() {
+    fn what_is_on_top_of_an_interface_of_another_namespace_is_evaluated_below() {
         let here = [link(2, "card", ""), LinkFacts { lower: Some(2), ..link(3, "v7", "vlan") }];
         let outside = |lower, link| LinkFacts { lower_outside: Some(lower), ..link };
         let there = [

@@ -146,7 +146,7 @@ fn rules_in_shadow_are_told_so_whoever_says_it() {
     let mut world = World::new(&RULES.replace("requests:", "requests:\n      mode: shadow"));
     let snapshot = world.tick(Some(50));
     assert_eq!(said(&world), wanted("shadow", "Shadow"));
-    assert_eq!(snapshot.services[0].mode, "enforce", "connections are judged in earnest");
+    assert_eq!(snapshot.services[0].mode, "enforce", "connections are evaluated in earnest");
 
     let mut world = World::new(RULES);
     world.owner.release(true).unwrap();

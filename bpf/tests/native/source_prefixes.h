@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The tables of origins (abi/tidegate.h), made from what the trie has: prefix
+ * The tables of prefixes (abi/tidegate.h), made from what the trie has: prefix
  * by prefix, the shortest first, entry by entry. Slow, and written from the
  * description in the ABI, not from the loader.
  */
@@ -9,25 +9,25 @@ static int host_flat;		/* 1: they say what the trie says */
 static __u16 host_blocks;	/* in use */
 static __u32 host_tables;	/* how often they were made */
 
-static struct tg_origins *host_origins(void)
+static struct tg_src_prefixes *host_src_prefixes(void)
 {
-	return native_entry(&tg_origins, 0);
+	return native_entry(&tg_src_prefixes, 0);
 }
 
 /* The row of an entry after one more prefix: looked for, or made. */
-static __u16 host_origin_find(__u16 old, __u32 service, __u32 class)
+static __u16 host_src_find(__u16 old, __u32 service, __u32 class)
 {
-	struct tg_origin *rows = host_origins()->row, row = rows[old];
-	static const struct tg_origin nothing;
+	struct tg_src_row *rows = host_src_prefixes()->row, row = rows[old];
+	static const struct tg_src_row nothing;
 	__u16 i = 0;
 
-	if (old == TG_ORIGIN_NEVER || service == TG_SERVICES_MAX)
-		return TG_ORIGIN_NEVER;
+	if (old == TG_SRC_EXEMPT || service == TG_SERVICES_MAX)
+		return TG_SRC_EXEMPT;
 	row.class[service] = class;
 	while (memcmp(&rows[i], &row, sizeof(row))) {
-		if (++i == TG_ORIGIN_NEVER)
+		if (++i == TG_SRC_EXEMPT)
 			i++;
-		if (i == TG_ORIGIN_ROWS)
+		if (i == TG_SRC_ROWS)
 			abort();
 		if (!memcmp(&rows[i], &nothing, sizeof(nothing)))
 			rows[i] = row;
@@ -36,14 +36,14 @@ static __u16 host_origin_find(__u16 old, __u32 service, __u32 class)
 }
 
 /* The same; neighbours mostly have the same answer. */
-static __u16 host_origin_row(__u16 old, __u32 service, __u32 class)
+static __u16 host_src_row(__u16 old, __u32 service, __u32 class)
 {
 	static __u16 last_old, last_row;
 	static __u32 last_service, last_class, last_tables;
 
 	if (last_tables != host_tables || last_old != old ||
 	    last_service != service || last_class != class)
-		last_row = host_origin_find(old, service, class);
+		last_row = host_src_find(old, service, class);
 	last_tables = host_tables;
 	last_old = old;
 	last_service = service;
@@ -52,33 +52,33 @@ static __u16 host_origin_row(__u16 old, __u32 service, __u32 class)
 }
 
 /* The block that an entry leads to; a new one says what the entry said. */
-static __u16 *host_origin_block(__u16 *entry)
+static __u16 *host_src_block(__u16 *entry)
 {
 	__u16 *block;
 
-	if (!(*entry & TG_ORIGIN_BLOCK)) {
-		if (host_blocks == TG_ORIGIN_BLOCKS)
+	if (!(*entry & TG_SRC_BLOCK)) {
+		if (host_blocks == TG_SRC_BLOCKS)
 			abort();
-		block = host_origins()->block[host_blocks];
+		block = host_src_prefixes()->block[host_blocks];
 		for (int i = 0; i < 256; i++)
 			block[i] = *entry;
-		*entry = TG_ORIGIN_BLOCK | host_blocks++;
+		*entry = TG_SRC_BLOCK | host_blocks++;
 	}
-	return host_origins()->block[*entry & ~TG_ORIGIN_BLOCK];
+	return host_src_prefixes()->block[*entry & ~TG_SRC_BLOCK];
 }
 
-static void host_origin(__u32 address, __u32 length, __u32 service, __u32 class)
+static void host_src(__u32 address, __u32 length, __u32 service, __u32 class)
 {
 	__u32 seen = 16, at = address >> 16;
-	__u16 *table = host_origins()->root;
+	__u16 *table = host_src_prefixes()->root;
 
 	while (length > seen) {
-		table = host_origin_block(&table[at]);
+		table = host_src_block(&table[at]);
 		seen += 8;
 		at = address >> (32 - seen) & 0xff;
 	}
 	for (__u32 i = 0; i < 1U << (seen - length); i++)
-		table[at + i] = host_origin_row(table[at + i], service, class);
+		table[at + i] = host_src_row(table[at + i], service, class);
 }
 
 /* All prefixes of this length in IPv4; those of IPv6 may cover all of it. */
@@ -99,7 +99,7 @@ static int host_flatten_length(const struct native_map *trie, __u32 length)
 		if ((bits < 96 ? 0 : bits - 96) != length)
 			continue;
 		memcpy(&address, key.addr + 12, sizeof(address));
-		host_origin(length ? bpf_ntohl(address) : 0, length,
+		host_src(length ? bpf_ntohl(address) : 0, length,
 			    key.service, class);
 		found = 1;
 	}
@@ -132,7 +132,7 @@ static void host_flatten(void)
 		return;
 	host_flat = 1;
 	if (!host_flat_still(trie)) {
-		memset(host_origins(), 0, sizeof(struct tg_origins));
+		memset(host_src_prefixes(), 0, sizeof(struct tg_src_prefixes));
 		host_blocks = 0;
 		host_tables++;
 		host_then.found = 0;
@@ -144,5 +144,5 @@ static void host_flatten(void)
 		       sizeof(host_then.values));
 	}
 	if (host_then.found)
-		host_table()->flags |= TG_TABLE_ORIGINS;
+		host_table()->flags |= TG_TABLE_SRC_PREFIXES;
 }

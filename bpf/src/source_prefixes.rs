@@ -10,13 +10,13 @@
 //! What does not fit (a bound of blocks or rows) is left to the trie, which always has everything.
 
 use crate::Plan;
-use crate::abi::{ORIGIN_BLOCK, ORIGIN_BLOCKS, ORIGIN_NEVER, ORIGIN_ROWS, Origins as Raw};
+use crate::abi::{SRC_BLOCK, SRC_BLOCKS, SRC_EXEMPT, SRC_ROWS, SrcPrefixes as Raw};
 use crate::plan::mapped;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use tidegate_model::SERVICES_MAX;
 
-/// Classes of one origin, by service; 0: none.
+/// Classes of one src_row, by service; 0: none.
 type Row = [u8; SERVICES_MAX];
 
 /// Bits of an address that the root looks at, and each block after it.
@@ -33,7 +33,7 @@ enum Says {
     Class { service: usize, class: u8 },
 }
 
-struct Origins {
+struct SrcPrefixes {
     root: Vec<u16>,
     blocks: Vec<[u16; BLOCK_ENTRIES]>,
     rows: Vec<Row>,
@@ -49,11 +49,11 @@ pub(crate) fn tables(plan: &Plan) -> Option<Vec<u8>> {
     }
     // The longest come last and win; the order within a length does not matter.
     prefixes.sort_by_key(|(_, length, _)| *length);
-    let mut origins = Origins::new();
+    let mut flat = SrcPrefixes::new();
     for (address, length, says) in prefixes {
-        origins.insert(address, length, says)?;
+        flat.insert(address, length, says)?;
     }
-    Some(origins.bytes())
+    Some(flat.bytes())
 }
 
 /// What each prefix says of IPv4 addresses: address, length, meaning.
@@ -85,14 +85,14 @@ fn v4(source: &IpNet) -> Option<(u32, u32)> {
     }
 }
 
-impl Origins {
+impl SrcPrefixes {
     fn new() -> Self {
         let nothing = [0; SERVICES_MAX];
         Self {
             root: vec![0; 1 << ROOT_BITS],
             blocks: Vec::new(),
-            // Row 0 says nothing; row ORIGIN_NEVER is known by its number.
-            rows: vec![nothing; usize::from(ORIGIN_NEVER) + 1],
+            // Row 0 says nothing; row SRC_EXEMPT is known by its number.
+            rows: vec![nothing; usize::from(SRC_EXEMPT) + 1],
             numbers: BTreeMap::from([(nothing, 0)]),
         }
     }
@@ -115,7 +115,7 @@ impl Origins {
         }
         let entry = self.blocks[block][middle];
         let below = self.block_of(entry)?;
-        self.blocks[block][middle] = ORIGIN_BLOCK | below as u16;
+        self.blocks[block][middle] = SRC_BLOCK | below as u16;
         let count = 1_usize << (32 - length);
         self.fill(below, address as usize % BLOCK_ENTRIES, (count, says))
     }
@@ -129,16 +129,16 @@ impl Origins {
 
     fn block_at_root(&mut self, index: usize) -> Option<usize> {
         let block = self.block_of(self.root[index])?;
-        self.root[index] = ORIGIN_BLOCK | block as u16;
+        self.root[index] = SRC_BLOCK | block as u16;
         Some(block)
     }
 
     /// The block that an entry names, or a new one whose every entry is this one.
     fn block_of(&mut self, entry: u16) -> Option<usize> {
-        if entry & ORIGIN_BLOCK != 0 {
-            return Some(usize::from(entry & !ORIGIN_BLOCK));
+        if entry & SRC_BLOCK != 0 {
+            return Some(usize::from(entry & !SRC_BLOCK));
         }
-        if self.blocks.len() == ORIGIN_BLOCKS {
+        if self.blocks.len() == SRC_BLOCKS {
             return None;
         }
         self.blocks.push([entry; BLOCK_ENTRIES]);
@@ -147,17 +147,17 @@ impl Origins {
 
     /// The row of an entry, with this said of it, too.
     fn overlay(&mut self, entry: u16, says: Says) -> Option<u16> {
-        debug_assert!(entry & ORIGIN_BLOCK == 0, "shorter prefixes come first");
-        let Says::Class { service, class } = says else { return Some(ORIGIN_NEVER) };
-        if entry == ORIGIN_NEVER {
-            return Some(ORIGIN_NEVER);
+        debug_assert!(entry & SRC_BLOCK == 0, "shorter prefixes come first");
+        let Says::Class { service, class } = says else { return Some(SRC_EXEMPT) };
+        if entry == SRC_EXEMPT {
+            return Some(SRC_EXEMPT);
         }
         let mut row = self.rows[usize::from(entry)];
         row[service] = class;
         if let Some(number) = self.numbers.get(&row) {
             return Some(*number);
         }
-        if self.rows.len() == ORIGIN_ROWS {
+        if self.rows.len() == SRC_ROWS {
             return None;
         }
         let number = self.rows.len() as u16;
@@ -166,13 +166,13 @@ impl Origins {
         Some(number)
     }
 
-    /// `struct tg_origins`.
+    /// `struct tg_src_prefixes`.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(size_of::<Raw>());
         let blocks = self.blocks.iter().flatten().copied();
         let entries = self.root.iter().copied().chain(blocks);
         entries.for_each(|entry| bytes.extend_from_slice(&entry.to_ne_bytes()));
-        bytes.resize(2 * ((1 << ROOT_BITS) + ORIGIN_BLOCKS * BLOCK_ENTRIES), 0);
+        bytes.resize(2 * ((1 << ROOT_BITS) + SRC_BLOCKS * BLOCK_ENTRIES), 0);
         self.rows.iter().for_each(|row| bytes.extend_from_slice(row));
         bytes.resize(size_of::<Raw>(), 0);
         bytes
@@ -186,23 +186,23 @@ mod tests {
     use std::net::Ipv4Addr;
     use tidegate_config::{ClassConfig, Exempt, ServiceConfig};
 
-    /// What the kernel reads (`tg_origin_of` in packet/classify.h): exempt, or a class.
+    /// What the kernel reads (`tg_src_row_of` in packet/classify.h): exempt, or a class.
     fn read(bytes: &[u8], address: Ipv4Addr, service: usize) -> Option<u8> {
         let entry = |index: usize| u16::from_ne_bytes([bytes[2 * index], bytes[2 * index + 1]]);
         let in_block = |entry: u16, below: u8| {
-            let block = usize::from(entry & !ORIGIN_BLOCK);
+            let block = usize::from(entry & !SRC_BLOCK);
             (1 << 16) + block * BLOCK_ENTRIES + usize::from(below)
         };
         let [a, b, c, d] = address.octets();
         let mut found = entry(usize::from(u16::from_be_bytes([a, b])));
         for below in [c, d] {
-            if found & ORIGIN_BLOCK != 0 {
+            if found & SRC_BLOCK != 0 {
                 found = entry(in_block(found, below));
             }
         }
-        let rows = 2 * ((1 << 16) + ORIGIN_BLOCKS * BLOCK_ENTRIES);
+        let rows = 2 * ((1 << 16) + SRC_BLOCKS * BLOCK_ENTRIES);
         let class = bytes[rows + usize::from(found) * SERVICES_MAX + service];
-        (found != ORIGIN_NEVER).then_some(class)
+        (found != SRC_EXEMPT).then_some(class)
     }
 
     /// What the trie says: the longest prefix of each key.
@@ -318,9 +318,9 @@ mod tests {
             (0..count).map(|n| ipnet::Ipv4Net::new(net(n), 24).unwrap().into()).collect()
         };
         let mut plan = plan(&[], &[]);
-        plan.config.exempt.sources = nets(ORIGIN_BLOCKS);
+        plan.config.exempt.sources = nets(SRC_BLOCKS);
         assert!(tables(&plan).is_some());
-        plan.config.exempt.sources = nets(ORIGIN_BLOCKS + 1);
+        plan.config.exempt.sources = nets(SRC_BLOCKS + 1);
         assert!(tables(&plan).is_none());
     }
 }

@@ -25,8 +25,8 @@
  * the answer, and says TG_ACTION_ANSWER, TG_ACTION_ANSWER_PARTIAL, or
  * TG_ACTION_DROP where the frame cannot be cut.
  */
-#ifndef TG_JUDGE_H
-#define TG_JUDGE_H
+#ifndef TG_EVALUATE_H
+#define TG_EVALUATE_H
 
 #include "../reply/rst.h"
 #include "../packet/chosen.h"
@@ -56,7 +56,7 @@ static __always_inline enum tg_action tg_pass(__u32 reason)
 	return TG_ACTION_PASS;
 }
 
-/* What the steps of judging a SYN hand on. */
+/* What the steps of evaluating a SYN hand on. */
 struct tg_case {
 	struct tg_ask ask;
 	struct tg_class_view view;
@@ -65,7 +65,7 @@ struct tg_case {
 	__u64 source;		/* key of the source (track/source.h) */
 	__u64 refused;		/* where it is noted if it is refused */
 	__u32 ifindex;
-	__u32 origin;		/* row of the source */
+	__u32 src_row;		/* row of the source */
 	__u32 strength;		/* of the lease, 1/65536 */
 	__u8 refusal;		/* enum tg_action */
 	__u8 service;
@@ -189,7 +189,7 @@ static __always_inline int tg_prepare(struct tg_case *c,
 
 	service = &c->view.table->service[c->service & (TG_SERVICES_MAX - 1)];
 	c->class = tg_class_of(&c->view, p, service, c->service,
-			       c->origin);
+			       c->src_row);
 	gauges = tg_at(&tg_gauges, service->gauge & (TG_GAUGES_MAX - 1));
 	if (!gauges)
 		return TG_REASON_LOOKUP_FAILED;
@@ -205,14 +205,14 @@ static __always_inline int tg_prepare(struct tg_case *c,
 }
 
 static __always_inline enum tg_action
-tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
-	     int listen)
+tg_evaluate_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
+		int listen)
 {
 	int reason = 0, unprepared, copy;
 	__u32 service;
 
-	c->origin = tg_origin(&c->view, p);
-	if (tg_exempt(&c->view, p, listen, c->origin))
+	c->src_row = tg_src_row(&c->view, p);
+	if (tg_exempt(&c->view, p, listen, c->src_row))
 		return tg_pass(c->late ? TG_REASON_NOT_NEW :
 					 TG_REASON_EXEMPT);
 	c->ask.event.key = tg_hash_syn(p);
@@ -247,15 +247,16 @@ tg_judge_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 }
 
 /* Not a reason to pass. */
-#define TG_JUDGE_LATE TG_REASONS_MAX
+#define TG_EVALUATE_LATE TG_REASONS_MAX
 
 /*
  * A packet of a connection that is not followed, and is no SYN: zero if it is from
- * now on, the reason to pass, or TG_JUDGE_LATE.
+ * now on, the reason to pass, or TG_EVALUATE_LATE.
  */
 static __always_inline int
-tg_judge_unknown(TG_CONTEXT *ctx, const struct tg_packet *p,
-		 const struct tg_class_view *view, int kinds, __u64 fingerprint)
+tg_evaluate_unknown(TG_CONTEXT *ctx, const struct tg_packet *p,
+		    const struct tg_class_view *view, int kinds,
+		    __u64 fingerprint)
 {
 	int listen = tg_listen_of(view, p, kinds), service;
 	__u64 syn_ns;
@@ -269,7 +270,7 @@ tg_judge_unknown(TG_CONTEXT *ctx, const struct tg_packet *p,
 	syn_ns = tg_flow_ack(p, fingerprint);
 	if (!syn_ns)
 		return p->payload && tg_late_unknown(ctx, p, service) ?
-			TG_JUDGE_LATE : TG_REASON_NOT_NEW;
+			TG_EVALUATE_LATE : TG_REASON_NOT_NEW;
 	gauge = view->table->service[service].gauge;
 	return tg_flow_open(fingerprint, gauge, syn_ns,
 			    tg_source_open(p, tg_source_key(p, gauge), gauge,
@@ -278,8 +279,8 @@ tg_judge_unknown(TG_CONTEXT *ctx, const struct tg_packet *p,
 
 /* A packet that is no SYN: 1 if it is late; else it passes, and is counted. */
 static __always_inline int
-tg_judge_other(TG_CONTEXT *ctx, const struct tg_packet *p,
-	       const struct tg_class_view *view, int kinds)
+tg_evaluate_other(TG_CONTEXT *ctx, const struct tg_packet *p,
+		  const struct tg_class_view *view, int kinds)
 {
 	struct tg_flow flow = { .fingerprint = tg_hash_flow(p, 0) };
 	int reset = TG_RESET_NONE, reason = 0;
@@ -288,10 +289,10 @@ tg_judge_other(TG_CONTEXT *ctx, const struct tg_packet *p,
 		if (unlikely(p->flags & TG_TCP_RST))
 			reset = tg_reset_of(ctx, p);
 	} else {
-		reason = tg_judge_unknown(ctx, p, view, kinds,
-					  flow.fingerprint);
+		reason = tg_evaluate_unknown(ctx, p, view, kinds,
+					     flow.fingerprint);
 	}
-	if (reason == TG_JUDGE_LATE)
+	if (reason == TG_EVALUATE_LATE)
 		return 1;
 	if (!reason && !flow.at && (!p->payload || !tg_flow_find(&flow)))
 		reason = TG_REASON_NOT_NEW;
@@ -306,9 +307,9 @@ tg_judge_other(TG_CONTEXT *ctx, const struct tg_packet *p,
 	return 0;
 }
 
-/* Judges a frame that the parser read, or refused for a reason. */
+/* Evaluates a frame that the parser read, or refused for a reason. */
 static __always_inline enum tg_action
-tg_judge(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
+tg_evaluate(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
 {
 	struct tg_class_view view;
 	int kinds, listen;
@@ -323,7 +324,7 @@ tg_judge(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
 	if (likely(!kinds))
 		return tg_pass(TG_REASON_NOT_SERVICE);
 	if (likely(!tg_is_syn(p)) &&
-	    likely(!tg_judge_other(ctx, p, &view, kinds)))
+	    likely(!tg_evaluate_other(ctx, p, &view, kinds)))
 		return TG_ACTION_PASS;
 	/* First: on x86 the clock waits for all reads that were begun before. */
 	now_ns = bpf_ktime_get_ns();
@@ -337,7 +338,7 @@ tg_judge(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
 		.service = tg_listen_service(listen),
 		.late = !tg_is_syn(p),
 	};
-	return tg_judge_syn(ctx, p, &c, listen);
+	return tg_evaluate_syn(ctx, p, &c, listen);
 }
 
 #endif

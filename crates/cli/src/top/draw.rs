@@ -206,6 +206,12 @@ mod tests {
         };
         let mut blog = service("blog", 3);
         blog.mode = "shadow".into();
+        let p99 = Nanos::from_millis(12);
+        blog.signals.time.first_byte =
+            Some(Reading::fresh(Times { count: 3, p99, ..Times::default() }));
+        blog.signals.time.waiting = Some(Reading::fresh(2));
+        blog.signals.queue.accept = Some(Reading::fresh(AcceptQueue { length: 0, limit: 511 }));
+        blog.signals.resource.cpu = Some(Reading::fresh(Share::new(0.2)));
         Snapshot {
             version: "0.1.0".into(),
             now: Nanos::from_secs(3700),
@@ -233,14 +239,15 @@ mod tests {
     /// A screen as a figure, for pages that are read without a terminal.
     fn figure(screen: &str) -> String {
         const CHAR_WIDTH: usize = 8;
-        const LINE_HEIGHT: usize = 18;
+        // As high as the glyphs are: bars of several lines touch.
+        const LINE_HEIGHT: usize = 15;
         let columns = screen.lines().map(|line| line.chars().count()).max().unwrap_or_default();
         let width = (columns + 2) * CHAR_WIDTH;
         let height = (screen.lines().count() + 1) * LINE_HEIGHT;
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
              viewBox=\"0 0 {width} {height}\">\n<rect width=\"{width}\" height=\"{height}\" \
-             fill=\"#1b1f27\"/>\n<g font-family=\"monospace\" font-size=\"13\" fill=\"#e6e6e6\">\n"
+             fill=\"#1b1f27\"/>\n<g font-family=\"monospace\" font-size=\"13.2\" fill=\"#e6e6e6\">\n"
         );
         for (at, line) in screen.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
             // Whatever the font is, a character is as wide as all others.

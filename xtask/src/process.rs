@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -101,6 +102,14 @@ pub(crate) fn fact(program: &str, args: &[&str]) -> Option<String> {
     text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 
+/// How long this machine has been up. Zero where nobody says so: only how long something took hangs on it.
+#[must_use]
+pub(crate) fn uptime() -> Duration {
+    let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+    Duration::try_from_secs_f64(seconds.unwrap_or_default()).unwrap_or_default()
+}
+
 /// True if a program of this name is in PATH.
 #[must_use]
 pub(crate) fn is_installed(program: &str) -> bool {
@@ -151,6 +160,13 @@ mod tests {
         assert!(error.to_string().contains("no-such-program-here"));
         assert!(!is_installed("no-such-program-here"));
         assert!(is_installed("sh"));
+    }
+
+    #[test]
+    fn time_passes() {
+        let before = uptime();
+        run(command("sleep").arg("0.1")).expect("sleeps");
+        assert!(uptime() - before >= Duration::from_millis(90), "since {before:?}");
     }
 
     #[test]

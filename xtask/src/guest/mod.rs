@@ -14,9 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use serde::Deserialize;
 
-use crate::test_run::Tally;
+use crate::test_run::{Program, Tally};
 use crate::{process, setup, test_run};
 use kernel::Kernel;
 
@@ -88,15 +87,6 @@ pub(crate) struct Options {
     tests: Vec<String>,
 }
 
-/// A test program.
-#[derive(Debug)]
-struct Program {
-    folder: PathBuf,
-    name: String,
-    source: PathBuf,
-    executable: PathBuf,
-}
-
 /// Errors: no root, nothing to boot, a test that failed there, or none that ran.
 pub(crate) fn run(options: &Options) -> Result<()> {
     process::need_root("apt, and the machine's files as root of the guest")?;
@@ -123,7 +113,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     qemu.arg("-append").arg(command_line(options.systemd));
     let limit = Duration::from_secs(60 * options.minutes);
     let ran = test_run::watch(qemu, limit, "", &mut tally);
-    tally.end_of_programs();
+    tally.end_of_programs(process::uptime());
     if let Err(error) = ran {
         tally.broken(&format!("guest: {error:#}"));
     }
@@ -134,61 +124,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     test_run::report(&tally)
 }
 
-/// A line of `cargo --message-format=json`, as far as it matters here.
-#[derive(Deserialize)]
-struct Message {
-    reason: String,
-    #[serde(default)]
-    manifest_path: PathBuf,
-    executable: Option<PathBuf>,
-    target: Option<Target>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-    src_path: PathBuf,
-    kind: Vec<String>,
-}
-
 /// Builds the test programs of these names: from the packages that `cargo xtask test` builds at once, so that
 /// what it has built is used again.
 fn programs(wanted: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = process::cargo();
-    cargo.args(["test", "--locked", "--no-run", "--message-format=json", "--workspace"]);
-    cargo.args(test_run::PURE.iter().flat_map(|name| ["--exclude", name]));
-    cargo.args(["--features", FEATURES]);
+    cargo.args(["test", "--locked", "--workspace", "--features", FEATURES]);
     cargo.args(wanted.iter().flat_map(|name| ["--test", name]));
-    let mut found = parse(&process::output(&mut cargo)?)?;
+    let mut found = test_run::build(&mut cargo)?;
     let folders = CRATES.map(|folder| process::root().join(folder));
     found.retain(|program| folders.contains(&program.folder));
+    let place = |program: &Program| wanted.iter().position(|name| *name == program.test.name);
+    found.retain(|program| place(program).is_some());
     for name in wanted {
-        ensure!(found.iter().any(|program| program.name == *name), "no test program `{name}`");
+        ensure!(found.iter().any(|program| program.test.name == *name), "no test program `{name}`");
     }
-    let mut programs: Vec<Program> =
-        found.into_iter().filter(|program| wanted.contains(&program.name.as_str())).collect();
-    programs.sort_by_key(|program| wanted.iter().position(|name| *name == program.name));
-    Ok(programs)
-}
-
-fn parse(messages: &str) -> Result<Vec<Program>> {
-    let mut found = Vec::new();
-    for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Message = serde_json::from_str(line).context("a message of cargo")?;
-        let (Some(executable), Some(target)) = (message.executable, message.target) else {
-            continue;
-        };
-        if message.reason != "compiler-artifact" || !target.kind.iter().any(|kind| kind == "test") {
-            continue;
-        }
-        let Some(folder) = message.manifest_path.parent() else { continue };
-        found.push(Program {
-            folder: folder.to_path_buf(),
-            name: target.name,
-            source: target.src_path,
-            executable,
-        });
-    }
+    found.sort_by_key(place);
     Ok(found)
 }
 
@@ -314,26 +264,5 @@ mod tests {
         assert!(include_str!("init.sh").contains(UNDER_SYSTEMD));
         assert!(command_line(true).contains(UNDER_SYSTEMD));
         assert!(!command_line(false).contains("systemd"));
-    }
-
-    #[test]
-    fn only_test_programs_are_taken_from_what_cargo_says() {
-        let line = |kind: &str, executable: &str| {
-            format!(
-                r#"{{"reason":"compiler-artifact","manifest_path":"/r/bpf/Cargo.toml","executable":{executable},"target":{{"name":"hooks","src_path":"/r/bpf/tests/hooks.rs","kind":["{kind}"]}}}}"#
-            )
-        };
-        let text = [
-            "   Compiling x".to_owned(),
-            line("lib", "null"),
-            line("bin", "\"/r/t/tidegate\""),
-            line("test", "\"/r/t/hooks-1\""),
-            r#"{"reason":"build-finished","success":true}"#.to_owned(),
-        ]
-        .join("\n");
-        let found = parse(&text).expect("good messages");
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].executable, Path::new("/r/t/hooks-1"));
-        assert_eq!(found[0].folder, Path::new("/r/bpf"));
     }
 }

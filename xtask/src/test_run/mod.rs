@@ -1,43 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `cargo xtask test`: builds and runs every test of the workspace.
 //!
-//! - *Pure* crates run their tests in parallel.
-//! - All other crates use what the machine has only once – processors to pin to, time that passes,
-//!   pins – so in the group *machine* their tests run one at a time; cargo itself runs one test program
-//!   after the other.
+//! cargo builds all test programs at once, so that nothing is built twice with other features. Then they are
+//! started from here, in groups:
+//!
+//! - *Pure* crates run their tests in parallel, two programs at a time.
 //! - *Steady* programs are those of the other crates that need a processor and nothing else: they give
-//!   packets to BPF programs, whose clock is the test's own. They run in two halves, side by side.
+//!   packets to BPF programs, whose clock is the test's own. Two run at a time.
 //! - *Beside* each other run programs that mostly wait: for a lease, a time-out, a real client. They come
 //!   in three lanes. Only lane *loopback* takes ports of this host; *daemons* and *clients* make namespaces
 //!   of their own. None of them measures what a server can do.
-//! - *Docs*: the examples in the documentation of the other crates.
+//! - All other programs use what the machine has only once – processors to pin to, time that passes,
+//!   pins – so in the group *machine* their tests run one at a time, and one program after the other.
+//! - *Docs*: the examples in the documentation.
 //! - *Bytes* repeats, as a release build, the tests that hold results against recorded bytes: the same seed
 //!   must give the same bytes however it was compiled.
 //!
 //! What is new belongs to *machine* until it is named elsewhere: slower, never wrong.
 //!
-//! The closing lines of all runners are printed again at the end, and the last line of all is
-//! their sum, `N passed, N failed`, alone on its line. A program that dies without a closing
-//! line counts as one failed test.
+//! At the end stand the times of the groups and of the slowest programs, and the closing lines of all
+//! runners. The last line of all is their sum, `N passed, N failed`, alone on its line. A program that dies
+//! without a closing line counts as one failed test.
 
 mod descendants;
+mod programs;
 mod tally;
 mod targets;
+mod watch;
 
-use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::collections::{BTreeSet, VecDeque};
 use std::process::Command;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
 use crate::process;
+pub(crate) use programs::{Program, build};
 pub(crate) use tally::Tally;
+use targets::Test;
+pub(crate) use watch::watch;
 
 /// Crates that touch neither network, processes nor kernel.
-pub(crate) const PURE: [&str; 13] = [
+const PURE: [&str; 13] = [
     "tidegate-units",
     "tidegate-model",
     "tidegate-config",
@@ -54,10 +59,10 @@ pub(crate) const PURE: [&str; 13] = [
 ];
 /// Test programs by package.
 type Programs = &'static [(&'static str, &'static [&'static str])];
-/// Test programs of the other crates that need a processor and nothing else, in halves that take about as
-/// long.
-const STEADY: [Programs; 2] = [
-    &[(
+/// Test programs of the other crates that need a processor and nothing else. What takes long stands first:
+/// two run at a time, and nobody shall wait for the last one.
+const STEADY: Programs = &[
+    (
         "tidegate-bpf",
         &[
             "differential",
@@ -68,35 +73,28 @@ const STEADY: [Programs; 2] = [
             "recognise_gate",
             "senders",
             "turns",
+            "budget",
+            "canary",
+            "connections",
+            "coverage",
+            "failures",
+            "fuzz_smoke",
+            "invariants",
+            "proved",
+            "replay",
+            "requests_canary",
+            "requests_coverage",
+            "rules_shown",
+            "sources",
         ],
-    )],
-    &[
-        (
-            "tidegate-bpf",
-            &[
-                "budget",
-                "canary",
-                "connections",
-                "coverage",
-                "failures",
-                "fuzz_smoke",
-                "invariants",
-                "proved",
-                "replay",
-                "requests_canary",
-                "requests_coverage",
-                "rules_shown",
-                "sources",
-            ],
-        ),
-        ("tidegate-daemon", &["fuzz_smoke"]),
-        ("tidegate-flowspec", &["export", "fuzz_smoke", "import", "nlri"]),
-        ("tidegate-gate", &["fuzz_smoke"]),
-        ("tidegate-peer", &["fuzz_smoke"]),
-        ("tidegate-proxy", &["fuzz_smoke"]),
-        ("tidegate-experiments", &["abacus", "dual", "news", "thresholds"]),
-        ("tidegate", &["replay"]),
-    ],
+    ),
+    ("tidegate-daemon", &["fuzz_smoke"]),
+    ("tidegate-flowspec", &["export", "fuzz_smoke", "import", "nlri"]),
+    ("tidegate-gate", &["fuzz_smoke"]),
+    ("tidegate-peer", &["fuzz_smoke"]),
+    ("tidegate-proxy", &["fuzz_smoke"]),
+    ("tidegate-experiments", &["abacus", "dual", "news", "thresholds"]),
+    ("tidegate", &["replay"]),
 ];
 /// Test programs that mostly wait, in lanes that take about as long. One that company makes unreliable
 /// belongs to *machine* again.
@@ -175,15 +173,23 @@ const BYTES: ([&str; 3], [&str; 5]) = (
 /// A group that takes longer than this has hung: it is killed, and the run has failed. Building
 /// takes about ten minutes of the hour that the whole run has.
 const GROUP_MAX: Duration = Duration::from_secs(30 * 60);
-/// How often a silent run is asked whether it has ended.
-const IDLE: Duration = Duration::from_secs(1);
-/// How many lines may wait between a test program and us.
-const LINES_MAX: usize = 1024;
+/// How many of the slowest programs are named.
+const SLOWEST: usize = 15;
 
-/// Which tests run, and how many at a time.
+/// What runs as one process.
+enum Job {
+    Program(Program),
+    /// Examples of documentation are compiled as they run: cargo knows no other way.
+    Docs,
+}
+
+/// What runs together.
 struct Group {
     name: &'static str,
-    selection: Vec<String>,
+    jobs: Mutex<VecDeque<Job>>,
+    /// How many of the jobs run at once.
+    workers: usize,
+    /// Whether the tests of a program run one at a time.
     one_at_a_time: bool,
 }
 
@@ -194,197 +200,171 @@ type Turn = Vec<Group>;
 pub(crate) fn run() -> Result<()> {
     process::need_root("tests make network namespaces and load BPF programs")?;
     let mut tally = Tally::default();
-    let mut turns = turns(&targets::names(&PURE)?);
     // All of it first: nobody waits for a failure that a compiler finds. What users build are the same
     // crates as release programs: `cargo xtask build`, which the demo begins with.
-    for turn in &mut turns {
-        turn.retain(|group| build_group(group, &mut tally));
+    let all = built("build", cargo_test().arg("--workspace"), &mut tally);
+    let bytes = built(
+        "build of bytes",
+        cargo_test()
+            .arg("--release")
+            .args(BYTES.0.iter().flat_map(|name| ["--package", name]))
+            .args(BYTES.1.iter().flat_map(|name| ["--test", name])),
+        &mut tally,
+    );
+    if !all.is_empty() {
+        let tests = targets::all()?;
+        missing(&tests, &all).for_each(|test| tally.broken(&format!("not built: {test:?}")));
     }
-    turns.iter().for_each(|turn| run_turn(turn, &mut tally));
+    for turn in turns(all, bytes) {
+        tally.add(run_turn(&turn));
+    }
     report(&tally)
 }
 
-fn build_group(group: &Group, tally: &mut Tally) -> bool {
-    // Examples of documentation are compiled as they run: cargo knows no other way.
-    if group.selection.iter().any(|word| word == "--doc") {
-        return true;
-    }
-    let built = process::run(cargo_test(group).arg("--no-run"));
-    if let Err(error) = &built {
-        tally.broken(&format!("group `{}` does not build: {error:#}", group.name));
-    }
-    built.is_ok()
+/// Those of all tests that no program is there for.
+fn missing<'a>(all: &'a BTreeSet<Test>, built: &'a [Program]) -> impl Iterator<Item = &'a Test> {
+    all.iter().filter(|test| built.iter().all(|program| program.test != **test))
 }
 
-fn run_turn(turn: &[Group], tally: &mut Tally) {
-    let side_by_side = turn.len() > 1;
-    let tallies: Vec<Tally> = std::thread::scope(|scope| {
-        let one = |group| {
-            scope.spawn(move || {
-                let mut tally = Tally::default();
-                run_group(group, side_by_side, &mut tally);
-                tally
-            })
-        };
-        let running: Vec<_> = turn.iter().map(one).collect();
-        let panicked = || {
-            let mut tally = Tally::default();
-            tally.broken("who ran this group panicked");
-            tally
-        };
-        running.into_iter().map(|one| one.join().unwrap_or_else(|_| panicked())).collect()
-    });
-    tallies.into_iter().for_each(|one| tally.add(one));
+fn built(name: &str, cargo: &mut Command, tally: &mut Tally) -> Vec<Program> {
+    let since = process::uptime();
+    let built = build(cargo);
+    tally.part(name, process::uptime().saturating_sub(since));
+    built.unwrap_or_else(|error| {
+        tally.broken(&format!("{name}: {error:#}"));
+        Vec::new()
+    })
 }
 
-fn run_group(group: &Group, named: bool, tally: &mut Tally) {
-    println!("test: group `{}`", group.name);
-    let mut command = cargo_test(group);
-    if group.one_at_a_time {
-        command.args(["--", "--test-threads=1"]);
-    }
-    let failed_before = tally.failed();
-    let before_line = if named { format!("{}: ", group.name) } else { String::new() };
-    let ran = watch(command, GROUP_MAX, &before_line, tally);
-    tally.end_of_programs();
-    if let Err(error) = ran
-        && tally.failed() == failed_before
-    {
-        tally.broken(&format!("group `{}`: {error:#}", group.name));
-    }
-}
-
-/// All programs that have a place, by the number of it.
-fn placed() -> impl Iterator<Item = (usize, Programs)> {
-    STEADY.into_iter().chain(BESIDE.map(|(_, programs)| programs)).enumerate()
-}
-
-/// Names of programs, each once. cargo selects them in all packages at once, because a selection of packages
-/// would build other features; so all programs of a name stand in the same place.
-fn names(programs: Programs) -> Vec<&'static str> {
-    let names: BTreeSet<&str> = programs.iter().flat_map(|(_, names)| *names).copied().collect();
-    Vec::from_iter(names)
-}
-
-/// The groups in their order. `targets`: of the crates that are not pure, what has tests.
-fn turns(targets: &targets::Names) -> Vec<Turn> {
-    let each = |flag: &str, names: &[&str]| -> Vec<String> {
-        names.iter().flat_map(|name| [flag.to_owned(), (*name).to_owned()]).collect()
+/// The groups in their order: of all programs, and of those for recorded bytes.
+fn turns(mut all: Vec<Program>, bytes: Vec<Program>) -> Vec<Turn> {
+    let group = |name, programs: Vec<Program>, workers, one_at_a_time| {
+        let jobs = programs.into_iter().map(Job::Program).collect();
+        Group { name, jobs: Mutex::new(jobs), workers, one_at_a_time }
     };
-    let others = || -> Vec<String> {
-        std::iter::once("--workspace".to_owned()).chain(each("--exclude", &PURE)).collect()
-    };
-    let with = |more: Vec<String>| others().into_iter().chain(more).collect();
-    let placed: Vec<&str> = placed().flat_map(|(_, programs)| names(programs)).collect();
-    let tests: BTreeSet<&str> = targets.tests.iter().map(|test| &*test.name).collect();
-    let rest: Vec<&str> = tests.into_iter().filter(|name| !placed.contains(name)).collect();
-    // Examples are not run, but they must build.
-    let programs = ["--lib", "--bins", "--examples"].map(str::to_owned);
-    let bytes = std::iter::once("--release".to_owned())
-        .chain(each("--package", &BYTES.0))
-        .chain(each("--test", &BYTES.1))
-        .collect();
-    let machine = programs.into_iter().chain(each("--test", &rest)).collect();
-    let group = |name, selection, one_at_a_time| Group { name, selection, one_at_a_time };
+    let pure = all.extract_if(.., |one| PURE.contains(&&*one.test.package)).collect();
+    let mut named = |programs| take(&mut all, programs);
+    let steady = named(STEADY);
+    let beside = BESIDE.map(|(name, programs)| group(name, named(programs), 1, true));
+    let docs =
+        Group { jobs: Mutex::new([Job::Docs].into()), ..group("docs", Vec::new(), 1, false) };
     vec![
-        vec![group("pure", each("--package", &PURE), false)],
-        vec![
-            group("steady 1", with(each("--test", &names(STEADY[0]))), true),
-            group("steady 2", with(each("--test", &names(STEADY[1]))), true),
-        ],
-        BESIDE.map(|(name, tests)| group(name, with(each("--test", &names(tests))), true)).into(),
-        vec![group("machine", with(machine), true)],
-        vec![group("docs", with(vec!["--doc".to_owned()]), false)],
-        vec![group("bytes", bytes, false)],
+        vec![group("pure", pure, 2, false)],
+        vec![group("steady", steady, 2, true)],
+        beside.into(),
+        vec![group("machine", all, 1, true)],
+        vec![docs],
+        vec![group("bytes", bytes, 1, false)],
     ]
 }
 
-fn cargo_test(group: &Group) -> Command {
-    let mut command = process::cargo();
-    command
-        .args(["test", "--locked", "--no-fail-fast"])
-        .args(&group.selection)
-        // Golden files are compared here and never rewritten: `cargo xtask golden --bless` does.
-        .env("INSTA_UPDATE", "no")
-        .env("CARGO_TERM_COLOR", "never")
-        .env_remove("TIDEGATE_BLESS");
-    command
+/// Takes what is named, in that order.
+fn take(from: &mut Vec<Program>, programs: Programs) -> Vec<Program> {
+    let tests = programs
+        .iter()
+        .flat_map(|(package, names)| names.iter().map(|name| Test::new(package, name)));
+    tests.flat_map(|test| Vec::from_iter(from.extract_if(.., |one| one.test == test))).collect()
 }
 
-/// Runs it, shows what it prints behind `before_line`, counts; kills it and all its descendants after
-/// `limit`.
-pub(crate) fn watch(
-    mut command: Command,
-    limit: Duration,
-    before_line: &str,
-    tally: &mut Tally,
-) -> Result<()> {
-    // One pipe for both streams keeps headings (stderr) and results (stdout) in order.
-    let (reader, writer) = std::io::pipe()?;
-    command.stdout(writer.try_clone()?).stderr(writer);
-    let mut child = command.spawn().context("cannot start the tests")?;
-    drop(command); // and with it our ends of the pipe
-    let (send, lines) = mpsc::sync_channel(LINES_MAX);
-    std::thread::spawn(move || {
-        for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
-            if send.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                return;
+fn run_turn(turn: &[Group]) -> Tally {
+    let several = turn.len() > 1;
+    at_once(turn.iter().map(|group| move || run_group(group, several)))
+}
+
+/// `several`: others run beside it.
+fn run_group(group: &Group, several: bool) -> Tally {
+    println!("test: group `{}`", group.name);
+    let since = process::uptime();
+    let end = since + GROUP_MAX;
+    let before_line = |worker: usize| match (group.workers > 1, several) {
+        (true, _) => format!("{} {worker}: ", group.name),
+        (false, true) => format!("{}: ", group.name),
+        (false, false) => String::new(),
+    };
+    let mut tally = at_once((1..=group.workers).map(|worker| {
+        let before_line = before_line(worker);
+        move || {
+            let mut tally = Tally::default();
+            while let Some(job) = group.next() {
+                run_job(&job, group, end, &before_line, &mut tally);
+            }
+            tally
+        }
+    }));
+    tally.part(&format!("group {}", group.name), process::uptime().saturating_sub(since));
+    tally
+}
+
+impl Group {
+    fn next(&self) -> Option<Job> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+/// What all of them counted.
+fn at_once(work: impl Iterator<Item = impl FnOnce() -> Tally + Send>) -> Tally {
+    let mut sum = Tally::default();
+    std::thread::scope(|scope| {
+        let running: Vec<_> = work.map(|one| scope.spawn(one)).collect();
+        for one in running {
+            match one.join() {
+                Ok(tally) => sum.add(tally),
+                Err(_) => sum.broken("who ran a group panicked"),
             }
         }
     });
-    let alarm = Alarm::set(child.id(), limit);
-    loop {
-        match lines.recv_timeout(IDLE) {
-            Ok(line) => {
-                println!("{before_line}{line}");
-                tally.line(&line);
-            }
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            // A process that a test left behind may hold the pipe open for ever.
-            Err(mpsc::RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => break,
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
+    sum
+}
+
+fn run_job(job: &Job, group: &Group, end: Duration, before_line: &str, tally: &mut Tally) {
+    let now = process::uptime();
+    let (name, mut command) = match job {
+        Job::Docs => ("docs".to_owned(), docs()),
+        Job::Program(program) => {
+            let name = program.name();
+            println!("{before_line}     Running {name} ({})", program.executable.display());
+            tally.begins(name.clone(), now);
+            (name, as_ci(program.command()))
         }
+    };
+    if group.one_at_a_time {
+        command.arg("--test-threads=1");
     }
-    let status = child.wait()?;
-    if alarm.stop() {
-        let why = format!("killed: not finished within {} minutes", limit.as_secs() / 60);
-        tally.note(&why);
-        bail!(why);
+    let failed_before = tally.failed();
+    let ran = watch(command, end.saturating_sub(now), before_line, tally);
+    tally.end_of_programs(process::uptime());
+    if let Err(error) = ran
+        && tally.failed() == failed_before
+    {
+        tally.broken(&format!("{name}: {error:#}"));
     }
-    if !status.success() {
-        bail!("the tests ended with {status}");
-    }
-    Ok(())
 }
 
-/// Kills a process and its descendants when its time is over.
-struct Alarm {
-    done: mpsc::Sender<()>,
-    thread: JoinHandle<bool>,
+fn cargo_test() -> Command {
+    let mut command = as_ci(process::cargo());
+    command.args(["test", "--locked", "--no-fail-fast"]);
+    command
 }
 
-impl Alarm {
-    fn set(pid: u32, limit: Duration) -> Self {
-        let (done, wait) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let struck = wait.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
-            if struck {
-                descendants::kill(pid);
-            }
-            struck
-        });
-        Self { done, thread }
-    }
+fn docs() -> Command {
+    let mut command = cargo_test();
+    command.args(["--workspace", "--doc"]);
+    command
+}
 
-    /// True if it struck.
-    fn stop(self) -> bool {
-        drop(self.done);
-        self.thread.join().unwrap_or(false)
-    }
+/// Golden files are compared here and never rewritten: `cargo xtask golden --bless` does.
+fn as_ci(mut command: Command) -> Command {
+    command.env("INSTA_UPDATE", "no").env("CARGO_TERM_COLOR", "never").env_remove("TIDEGATE_BLESS");
+    command
 }
 
 /// Says what was counted; an error if something failed or nothing ran.
 pub(crate) fn report(tally: &Tally) -> Result<()> {
+    let show = |took: &tally::Took| println!("{:>8.1} s  {}", took.time.as_secs_f64(), took.what);
+    println!("\ntest: how long the parts took");
+    tally.parts().iter().for_each(show);
+    println!("\ntest: the slowest programs");
+    tally.slowest(SLOWEST).into_iter().for_each(show);
     println!("\ntest: the runners' closing lines");
     for line in tally.closing_lines() {
         println!("  {line}");
@@ -402,27 +382,7 @@ pub(crate) fn report(tally: &Tally) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    fn shell(script: &str) -> Command {
-        let mut command = process::command("sh");
-        command.args(["-c", script]);
-        command
-    }
-
-    #[test]
-    fn both_streams_arrive_in_the_order_they_were_written() {
-        let mut tally = Tally::default();
-        let script = "echo '     Running tests/a.rs (target/debug/deps/a-0123)' >&2
-            echo 'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out'";
-        watch(shell(script), LONG, "", &mut tally).expect("exit code 0");
-        tally.end_of_programs();
-        assert_eq!((tally.passed(), tally.failed()), (2, 0));
-        assert!(tally.closing_lines()[0].starts_with("tests/a.rs: test result: ok."));
-        assert!(report(&tally).is_ok());
-    }
+    use std::path::Path;
 
     /// A crate of its own in a temporary folder, with one test of each fate.
     struct Fixture(std::path::PathBuf);
@@ -454,32 +414,44 @@ mod tests {
         }
     }
 
+    /// Programs of a crate of our own, built and run as those of the workspace are.
     #[test]
-    fn what_cargo_really_prints_is_understood() {
+    fn what_cargo_really_builds_is_run_and_counted() {
         let fixture = Fixture::new();
-        let mut command = process::cargo();
-        command.current_dir(&fixture.0).args(["test", "--offline", "--no-fail-fast"]);
-        command.env("CARGO_TARGET_DIR", fixture.0.join("target"));
-        let mut tally = Tally::default();
-        watch(command, LONG, "", &mut tally).expect_err("a test fails");
-        tally.end_of_programs();
+        let cargo = |words: &[&str]| {
+            let mut command = process::cargo();
+            command
+                .current_dir(&fixture.0)
+                .args(["test", "--offline", "--no-fail-fast"])
+                .args(words);
+            command.env("CARGO_TARGET_DIR", fixture.0.join("target"));
+            command
+        };
+        let programs = build(&mut cargo(&[])).expect("it builds");
+        let names = |programs: &[Program]| -> Vec<String> {
+            programs.iter().map(|program| program.test.name.clone()).collect()
+        };
+        assert_eq!(BTreeSet::from_iter(names(&programs)), ["dies", "lib"].map(String::from).into());
+        let mut tally = run_turn(&[group("fixture", programs, 2)]);
+        watch(cargo(&["--doc"]), GROUP_MAX, "", &mut tally).expect("the example is good");
+        tally.end_of_programs(process::uptime());
         // Unit tests: one good, one bad. The one that dies has no closing line. One doc test.
         assert_eq!((tally.passed(), tally.failed()), (2, 2), "{:?}", tally.closing_lines());
-        assert!(tally.closing_lines().iter().any(|line| line.starts_with("tests/dies.rs: ended")));
+        let dies = |line: &String| line.contains("tests/dies.rs: ended without");
+        assert!(tally.closing_lines().iter().any(dies), "{:?}", tally.closing_lines());
+        assert_eq!(tally.slowest(SLOWEST).len(), 3);
+        assert_eq!(tally.parts()[0].what, "group fixture");
     }
 
-    #[test]
-    fn what_hangs_is_killed_with_its_children() {
-        let mut tally = Tally::default();
-        let error = watch(shell("sleep 1000 & wait"), Duration::from_millis(200), "", &mut tally)
-            .expect_err("it never ends");
-        assert!(error.to_string().contains("killed"), "{error}");
+    fn group(name: &'static str, programs: Vec<Program>, workers: usize) -> Group {
+        let jobs = programs.into_iter().map(Job::Program).collect();
+        Group { name, jobs: Mutex::new(jobs), workers, one_at_a_time: true }
     }
 
-    #[test]
-    fn a_process_left_behind_does_not_hold_us_up() {
-        let mut tally = Tally::default();
-        watch(shell("sleep 5 & exit 0"), LONG, "", &mut tally).expect("exit code 0");
+    fn program(test: &Test) -> Program {
+        let none = Path::new("/nowhere");
+        let [folder, source, executable] = [none; 3].map(Path::to_path_buf);
+        Program { test: test.clone(), folder, source, executable }
     }
 
     #[test]
@@ -487,56 +459,57 @@ mod tests {
         assert!(report(&Tally::default()).is_err());
     }
 
-    /// A name that no test has would select nothing; one that a pure crate has, the wrong program.
+    /// A name that no program has would leave what it meant in the group of all others.
     #[test]
-    fn every_test_of_the_other_crates_is_in_one_group() {
-        let targets = targets::names(&PURE).expect("cargo describes the workspace");
-        let turns = turns(&targets);
-        let tests = |group: &Group| -> Vec<String> {
-            let pairs = group.selection.windows(2);
-            pairs.filter(|pair| pair[0] == "--test").map(|pair| pair[1].clone()).collect()
-        };
-        let mut named: Vec<String> = turns[1..=3].iter().flatten().flat_map(tests).collect();
-        named.sort();
-        let all: BTreeSet<String> = targets.tests.iter().map(|test| test.name.clone()).collect();
-        assert_eq!(named, Vec::from_iter(all));
-        for name in PURE {
-            let excluded = |group: &Group| group.selection.iter().any(|word| word == name);
-            assert!(turns.iter().take(5).flatten().all(excluded), "{name}");
+    fn every_program_that_is_named_exists_and_stands_in_one_place() {
+        let all = targets::all().expect("cargo describes the workspace");
+        let mut seen = BTreeSet::new();
+        for (package, names) in
+            [STEADY].into_iter().chain(BESIDE.map(|(_, programs)| programs)).flatten()
+        {
+            for name in *names {
+                let test = Test::new(package, name);
+                assert!(all.contains(&test), "no test program {test:?}");
+                assert!(!PURE.contains(package), "{test:?} is of a pure crate");
+                assert!(seen.insert(test), "{package}: {name} stands twice");
+            }
+        }
+        for package in PURE {
+            assert!(all.iter().any(|test| test.package == package), "no crate {package}");
         }
     }
 
-    /// A new program with the name of another one would run beside others without anybody having said so.
     #[test]
-    fn a_name_stands_for_the_programs_that_are_meant_and_for_no_other() {
-        let targets = targets::names(&PURE).expect("cargo describes the workspace");
-        let mut place = BTreeMap::new();
-        for (number, programs) in placed() {
-            for (package, names) in programs {
-                for name in *names {
-                    let test = targets::Test::new(package, name);
-                    assert!(targets.tests.contains(&test), "no test program {test:?}");
-                    assert_eq!(place.insert(test, number), None, "{package}: {name} stands twice");
+    fn every_program_runs_once() {
+        let all = targets::all().expect("cargo describes the workspace");
+        let turns = turns(all.iter().map(program).collect(), Vec::new());
+        assert_eq!(missing(&all, &[]).count(), all.len());
+        let mut run = Vec::new();
+        for group in turns.iter().flatten() {
+            while let Some(job) = group.next() {
+                if let Job::Program(program) = job {
+                    run.push((program.test, group.name));
                 }
             }
         }
-        for test in &targets.tests {
-            let alike = |(other, number): (&targets::Test, &usize)| {
-                (other.name == test.name && place.get(test) != Some(number)).then(|| other.clone())
-            };
-            let other = place.iter().find_map(alike);
-            assert_eq!(
-                other, None,
-                "and {test:?} have one name, so they need one place, or another name"
-            );
-        }
+        run.sort();
+        let once: Vec<&Test> = run.iter().map(|(test, _)| test).collect();
+        assert_eq!(once, Vec::from_iter(&all));
+        let place = |package: &str, name: &str| {
+            let test = Test::new(package, name);
+            run.iter().find(|(other, _)| *other == test).map(|(_, group)| *group)
+        };
+        assert_eq!(place("tidegate-policy", "abacus"), Some("pure"));
+        assert_eq!(place("tidegate-experiments", "abacus"), Some("steady"));
+        assert_eq!(place("tidegate", "router"), Some("clients"));
+        assert_eq!(place("tidegate-daemon", "lib"), Some("machine"));
     }
 
     #[test]
     fn groups_of_a_turn_run_at_once_and_both_are_counted() {
-        let group = |name| Group { name, selection: vec!["--bogus".into()], one_at_a_time: false };
-        let mut tally = Tally::default();
-        run_turn(&[group("a"), group("b")], &mut tally);
+        let missing = || vec![program(&Test::new("a", "b"))];
+        let tally = run_turn(&[group("a", missing(), 1), group("b", missing(), 2)]);
         assert_eq!((tally.passed(), tally.failed()), (0, 2), "{:?}", tally.closing_lines());
+        assert_eq!(tally.parts().len(), 2);
     }
 }

@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Counts what the runners say.
+//! Counts what the runners say, and how long they took.
 //!
 //! A test program announces itself by a heading of cargo (`Running …`, `Doc-tests …`) and ends
 //! with a closing line (`test result: …`). Programs without the standard runner must print such
 //! a line, too: one that prints none counts as one failed test.
 
-/// The sum of all closing lines so far.
+use std::time::Duration;
+
+/// Something that took time, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Took {
+    pub(crate) what: String,
+    pub(crate) time: Duration,
+}
+
+/// The sum of all closing lines so far. Times are those since the machine started.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     passed: u64,
@@ -13,14 +22,17 @@ pub(crate) struct Tally {
     closing: Vec<String>,
     /// The program whose closing line is awaited.
     awaited: Option<String>,
+    /// The program that runs, and since when.
+    running: Option<(String, Duration)>,
+    programs: Vec<Took>,
+    parts: Vec<Took>,
 }
 
 impl Tally {
-    /// Takes one line of output.
-    pub(crate) fn line(&mut self, line: &str) {
+    /// Takes one line of output, as it was printed at this time.
+    pub(crate) fn line(&mut self, line: &str, now: Duration) {
         if let Some(program) = heading(line) {
-            self.end_of_programs();
-            self.awaited = Some(program);
+            self.begins(program, now);
             return;
         }
         let Some((passed, failed)) = counts(line) else { return };
@@ -33,8 +45,18 @@ impl Tally {
         }
     }
 
+    /// What follows is of this program.
+    pub(crate) fn begins(&mut self, program: String, now: Duration) {
+        self.end_of_programs(now);
+        self.running = Some((program.clone(), now));
+        self.awaited = Some(program);
+    }
+
     /// No further line belongs to what was announced.
-    pub(crate) fn end_of_programs(&mut self) {
+    pub(crate) fn end_of_programs(&mut self, now: Duration) {
+        if let Some((what, since)) = self.running.take() {
+            self.programs.push(Took { what, time: now.saturating_sub(since) });
+        }
         if let Some(program) = self.awaited.take() {
             self.broken(&format!("{program}: ended without a closing line: counted as 1 failed"));
         }
@@ -51,13 +73,13 @@ impl Tally {
         self.closing.push(what.to_owned());
     }
 
-    /// What another one counted comes after what this one did.
+    /// What another one counted comes after what this one did. Both have seen the end of their programs.
     pub(crate) fn add(&mut self, mut other: Self) {
-        self.end_of_programs();
-        other.end_of_programs();
         self.passed += other.passed;
         self.failed += other.failed;
         self.closing.append(&mut other.closing);
+        self.programs.append(&mut other.programs);
+        self.parts.append(&mut other.parts);
     }
 
     pub(crate) fn passed(&self) -> u64 {
@@ -66,6 +88,24 @@ impl Tally {
 
     pub(crate) fn failed(&self) -> u64 {
         self.failed
+    }
+
+    /// A part of the whole run has ended.
+    pub(crate) fn part(&mut self, what: &str, time: Duration) {
+        self.parts.push(Took { what: what.to_owned(), time });
+    }
+
+    /// In the order in which they ended.
+    pub(crate) fn parts(&self) -> &[Took] {
+        &self.parts
+    }
+
+    /// The programs that took longest, longest first.
+    pub(crate) fn slowest(&self, most: usize) -> Vec<&Took> {
+        let mut slowest: Vec<&Took> = self.programs.iter().collect();
+        slowest.sort_by_key(|took| std::cmp::Reverse(took.time));
+        slowest.truncate(most);
+        slowest
     }
 
     /// Each with the program it belongs to.
@@ -115,8 +155,9 @@ mod tests {
 
     fn tally(lines: &[&str]) -> Tally {
         let mut tally = Tally::default();
-        lines.iter().for_each(|line| tally.line(line));
-        tally.end_of_programs();
+        let seconds = (0..).map(Duration::from_secs);
+        lines.iter().zip(seconds).for_each(|(line, now)| tally.line(line, now));
+        tally.end_of_programs(Duration::from_secs(lines.len() as u64));
         tally
     }
 
@@ -139,6 +180,26 @@ mod tests {
         assert_eq!(tally.closing_lines()[0], format!("tidegate_units (src/lib.rs): {OK}"));
         assert_eq!(tally.closing_lines()[1], format!("tests/laws.rs: {BAD}"));
         assert_eq!(tally.closing_lines()[2], format!("doc tests of tidegate_units: {OK}"));
+    }
+
+    #[test]
+    fn a_program_takes_the_time_from_its_heading_to_the_next_one() {
+        let heading =
+            |name: &str| format!("     Running tests/{name}.rs (target/debug/deps/{name}-0123)");
+        let tally = tally(&[
+            &heading("short"),
+            OK,
+            &heading("long"),
+            "test a ... ok",
+            OK,
+            "   Doc-tests tidegate_units",
+            OK,
+        ]);
+        let took =
+            |what: &str, seconds| Took { what: what.into(), time: Duration::from_secs(seconds) };
+        let (long, short) = (took("tests/long.rs", 3), took("tests/short.rs", 2));
+        assert_eq!(tally.slowest(2), [&long, &short]);
+        assert_eq!(tally.slowest(9).last(), Some(&&took("doc tests of tidegate_units", 2)));
     }
 
     #[test]

@@ -2,29 +2,24 @@
 //! Which test programs there are, from `cargo metadata`.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use crate::process;
 
-/// A test program.
+/// A test program: its crate, and the name of its file in `tests/`, `lib`, or `bin` and a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Test {
-    pub(super) package: String,
-    pub(super) name: String,
+pub(crate) struct Test {
+    pub(crate) package: String,
+    pub(crate) name: String,
 }
 
 impl Test {
     pub(super) fn new(package: &str, name: &str) -> Self {
         Self { package: package.to_owned(), name: name.to_owned() }
     }
-}
-
-/// Test programs.
-#[derive(Debug, Default)]
-pub(super) struct Names {
-    pub(super) tests: BTreeSet<Test>,
 }
 
 #[derive(Deserialize)]
@@ -38,31 +33,45 @@ struct Package {
     targets: Vec<Target>,
 }
 
+/// What cargo builds, as all its messages describe it.
 #[derive(Deserialize)]
-struct Target {
+pub(super) struct Target {
     name: String,
+    pub(super) src_path: PathBuf,
     kind: Vec<String>,
     /// What it is built with only where that is asked for: by `cargo xtask guest`.
     #[serde(default, rename = "required-features")]
     needs: Vec<String>,
+    /// Whether `cargo test` runs it.
+    #[serde(default)]
+    test: bool,
 }
 
-/// Those of all crates but these.
-pub(super) fn names(without: &[&str]) -> Result<Names> {
-    of(&process::metadata()?, without)
+impl Target {
+    /// The name of its test program, as [`Test`] has it.
+    pub(super) fn program(&self) -> String {
+        let is = |kind: &str| self.kind.iter().any(|one| one == kind);
+        match () {
+            () if is("test") => self.name.clone(),
+            () if is("bin") => format!("bin {}", self.name),
+            () => "lib".to_owned(),
+        }
+    }
 }
 
-fn of(json: &str, without: &[&str]) -> Result<Names> {
+/// Those of the workspace that `cargo test` runs.
+pub(super) fn all() -> Result<BTreeSet<Test>> {
+    of(&process::metadata()?)
+}
+
+fn of(json: &str) -> Result<BTreeSet<Test>> {
     let metadata: Metadata = serde_json::from_str(json).context("what cargo metadata printed")?;
-    let others = metadata.packages.into_iter();
-    let others = others.filter(|package| !without.contains(&package.name.as_str()));
-    let runs =
-        |target: &&Target| target.needs.is_empty() && target.kind.iter().any(|kind| kind == "test");
-    let tests = others.flat_map(|Package { name, targets }| {
-        let tests = targets.iter().filter(runs).map(|target| Test::new(&name, &target.name));
-        Vec::from_iter(tests)
-    });
-    Ok(Names { tests: tests.collect() })
+    let mut tests = BTreeSet::new();
+    for package in metadata.packages {
+        let runs = package.targets.iter().filter(|target| target.test && target.needs.is_empty());
+        tests.extend(runs.map(|target| Test::new(&package.name, &target.program())));
+    }
+    Ok(tests)
 }
 
 #[cfg(test)]
@@ -72,14 +81,25 @@ mod tests {
     #[test]
     fn tests_for_other_kernels_are_not_run_on_this_one() {
         let json = r#"{"packages": [
-            {"name": "pure", "targets": [{"name": "x", "kind": ["test"]}]},
+            {"name": "pure", "targets": [
+                {"name": "x", "kind": ["test"], "test": true, "src_path": "/p/tests/x.rs"},
+                {"name": "build-script-build", "kind": ["custom-build"], "test": false, "src_path": "/p/build.rs"}
+            ]},
             {"name": "tidegate", "targets": [
-                {"name": "tidegate", "kind": ["bin"]},
-                {"name": "places", "kind": ["test"]},
-                {"name": "guest_links", "kind": ["test"], "required-features": ["guest"]}
+                {"name": "tidegate", "kind": ["bin"], "test": true, "src_path": "/t/src/main.rs"},
+                {"name": "tidegate", "kind": ["lib"], "test": true, "src_path": "/t/src/lib.rs"},
+                {"name": "places", "kind": ["test"], "test": true, "src_path": "/t/tests/places.rs"},
+                {"name": "guest_links", "kind": ["test"], "test": true, "required-features": ["guest"],
+                 "src_path": "/t/tests/guest_links.rs"}
             ]}
         ]}"#;
-        let names = of(json, &["pure"]).expect("good metadata");
-        assert_eq!(Vec::from_iter(names.tests), [Test::new("tidegate", "places")]);
+        let tests = of(json).expect("good metadata");
+        let named = [
+            ("pure", "x"),
+            ("tidegate", "bin tidegate"),
+            ("tidegate", "lib"),
+            ("tidegate", "places"),
+        ];
+        assert_eq!(Vec::from_iter(tests), named.map(|(package, name)| Test::new(package, name)));
     }
 }

@@ -10,11 +10,11 @@
 //! - *Beside* each other run programs that mostly wait: for a lease, a time-out, a real client. They come
 //!   in three lanes. Only lane *loopback* takes ports of this host; *daemons* and *clients* make namespaces
 //!   of their own. None of them measures what a server can do.
+//! - *Idle* is the fourth lane. It takes what processors the three others leave, as they mostly wait: it
+//!   repeats, as a release build, the tests that hold results against recorded bytes (the same seed must give
+//!   the same bytes however it was compiled), and it runs the examples in the documentation.
 //! - All other programs use what the machine has only once – processors to pin to, time that passes,
 //!   pins – so in the group *machine* their tests run one at a time, and one program after the other.
-//! - *Docs*: the examples in the documentation.
-//! - *Bytes* repeats, as a release build, the tests that hold results against recorded bytes: the same seed
-//!   must give the same bytes however it was compiled.
 //!
 //! What is new belongs to *machine* until it is named elsewhere: slower, never wrong.
 //!
@@ -29,7 +29,7 @@ mod targets;
 mod watch;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -176,9 +176,11 @@ const GROUP_MAX: Duration = Duration::from_secs(30 * 60);
 /// How many of the slowest programs are named.
 const SLOWEST: usize = 15;
 
-/// What runs as one process.
+/// What a worker does in one go.
 enum Job {
     Program(Program),
+    /// Builds the tests of recorded bytes, and runs them.
+    Bytes,
     /// Examples of documentation are compiled as they run: cargo knows no other way.
     Docs,
 }
@@ -189,8 +191,17 @@ struct Group {
     jobs: Mutex<VecDeque<Job>>,
     /// How many of the jobs run at once.
     workers: usize,
-    /// Whether the tests of a program run one at a time.
-    one_at_a_time: bool,
+    how: How,
+}
+
+/// How a program runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Its tests run side by side.
+    AtOnce,
+    OneAtATime,
+    /// Side by side, with what all others leave of the processors.
+    Idle,
 }
 
 /// The groups that run at once; most are alone.
@@ -202,20 +213,12 @@ pub(crate) fn run() -> Result<()> {
     let mut tally = Tally::default();
     // All of it first: nobody waits for a failure that a compiler finds. What users build are the same
     // crates as release programs: `cargo xtask build`, which the demo begins with.
-    let all = built("build", cargo_test().arg("--workspace"), &mut tally);
-    let bytes = built(
-        "build of bytes",
-        cargo_test()
-            .arg("--release")
-            .args(BYTES.0.iter().flat_map(|name| ["--package", name]))
-            .args(BYTES.1.iter().flat_map(|name| ["--test", name])),
-        &mut tally,
-    );
+    let all = built("build", &mut cargo_test(&["--workspace"]), &mut tally);
     if !all.is_empty() {
         let tests = targets::all()?;
         missing(&tests, &all).for_each(|test| tally.broken(&format!("not built: {test:?}")));
     }
-    for turn in turns(all, bytes) {
+    for turn in turns(all) {
         tally.add(run_turn(&turn));
     }
     report(&tally)
@@ -236,25 +239,20 @@ fn built(name: &str, cargo: &mut Command, tally: &mut Tally) -> Vec<Program> {
     })
 }
 
-/// The groups in their order: of all programs, and of those for recorded bytes.
-fn turns(mut all: Vec<Program>, bytes: Vec<Program>) -> Vec<Turn> {
-    let group = |name, programs: Vec<Program>, workers, one_at_a_time| {
-        let jobs = programs.into_iter().map(Job::Program).collect();
-        Group { name, jobs: Mutex::new(jobs), workers, one_at_a_time }
-    };
+/// The groups in their order.
+fn turns(mut all: Vec<Program>) -> Vec<Turn> {
+    let group = |name, jobs, workers, how| Group { name, jobs: Mutex::new(jobs), workers, how };
+    let jobs = |programs: Vec<Program>| programs.into_iter().map(Job::Program).collect();
     let pure = all.extract_if(.., |one| PURE.contains(&&*one.test.package)).collect();
-    let mut named = |programs| take(&mut all, programs);
+    let mut named = |programs| jobs(take(&mut all, programs));
     let steady = named(STEADY);
-    let beside = BESIDE.map(|(name, programs)| group(name, named(programs), 1, true));
-    let docs =
-        Group { jobs: Mutex::new([Job::Docs].into()), ..group("docs", Vec::new(), 1, false) };
+    let lanes = BESIDE.map(|(name, programs)| group(name, named(programs), 1, How::OneAtATime));
+    let idle = group("idle", [Job::Bytes, Job::Docs].into(), 1, How::Idle);
     vec![
-        vec![group("pure", pure, 2, false)],
-        vec![group("steady", steady, 2, true)],
-        beside.into(),
-        vec![group("machine", all, 1, true)],
-        vec![docs],
-        vec![group("bytes", bytes, 1, false)],
+        vec![group("pure", jobs(pure), 2, How::AtOnce)],
+        vec![group("steady", steady, 2, How::OneAtATime)],
+        lanes.into_iter().chain([idle]).collect(),
+        vec![group("machine", jobs(all), 1, How::OneAtATime)],
     ]
 }
 
@@ -286,7 +284,7 @@ fn run_group(group: &Group, several: bool) -> Tally {
         move || {
             let mut tally = Tally::default();
             while let Some(job) = group.next() {
-                run_job(&job, group, end, &before_line, &mut tally);
+                run_job(job, group.how, end, &before_line, &mut tally);
             }
             tally
         }
@@ -316,22 +314,40 @@ fn at_once(work: impl Iterator<Item = impl FnOnce() -> Tally + Send>) -> Tally {
     sum
 }
 
-fn run_job(job: &Job, group: &Group, end: Duration, before_line: &str, tally: &mut Tally) {
-    let now = process::uptime();
-    let (name, mut command) = match job {
-        Job::Docs => ("docs".to_owned(), docs()),
-        Job::Program(program) => {
-            let name = program.name();
-            println!("{before_line}     Running {name} ({})", program.executable.display());
-            tally.begins(name.clone(), now);
-            (name, as_ci(program.command()))
+fn run_job(job: Job, how: How, end: Duration, before_line: &str, tally: &mut Tally) {
+    match job {
+        Job::Program(program) => run_program(&program, how, end, before_line, tally),
+        Job::Bytes => {
+            let mut cargo = cargo_test(&["--release"]);
+            cargo.args(BYTES.0.iter().flat_map(|name| ["--package", name]));
+            cargo.args(BYTES.1.iter().flat_map(|name| ["--test", name]));
+            for program in built("build of recorded bytes", &mut how.runs(cargo), tally) {
+                run_program(&program, how, end, before_line, tally);
+            }
         }
-    };
-    if group.one_at_a_time {
+        Job::Docs => {
+            let cargo = how.runs(cargo_test(&["--workspace", "--doc"]));
+            run_counted("docs", cargo, end, before_line, tally);
+        }
+    }
+}
+
+fn run_program(program: &Program, how: How, end: Duration, before_line: &str, tally: &mut Tally) {
+    let name = program.name();
+    println!("{before_line}     Running {name} ({})", program.executable.display());
+    let mut command = how.runs(as_ci(program.command()));
+    if how == How::OneAtATime {
         command.arg("--test-threads=1");
     }
+    tally.begins(name.clone(), process::uptime());
+    run_counted(&name, command, end, before_line, tally);
+}
+
+/// What fails without a failed test counts as one.
+fn run_counted(name: &str, command: Command, end: Duration, before_line: &str, tally: &mut Tally) {
     let failed_before = tally.failed();
-    let ran = watch(command, end.saturating_sub(now), before_line, tally);
+    let left = end.saturating_sub(process::uptime());
+    let ran = watch(command, left, before_line, tally);
     tally.end_of_programs(process::uptime());
     if let Err(error) = ran
         && tally.failed() == failed_before
@@ -340,15 +356,34 @@ fn run_job(job: &Job, group: &Group, end: Duration, before_line: &str, tally: &m
     }
 }
 
-fn cargo_test() -> Command {
-    let mut command = as_ci(process::cargo());
-    command.args(["test", "--locked", "--no-fail-fast"]);
-    command
+/// Below all other processes. One session shares its time with another one, so this gets a session of its
+/// own, with least weight, where the kernel makes groups of them.
+const IDLE: &str = "{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec chrt --idle 0 \"$@\"";
+
+impl How {
+    fn runs(self, command: Command) -> Command {
+        if self != Self::Idle {
+            return command;
+        }
+        let mut idle = Command::new("setsid");
+        idle.args(["sh", "-c", IDLE, "sh"]).arg(command.get_program()).args(command.get_args());
+        idle.stdin(Stdio::null());
+        if let Some(folder) = command.get_current_dir() {
+            idle.current_dir(folder);
+        }
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => idle.env(name, value),
+                None => idle.env_remove(name),
+            };
+        }
+        idle
+    }
 }
 
-fn docs() -> Command {
-    let mut command = cargo_test();
-    command.args(["--workspace", "--doc"]);
+fn cargo_test(words: &[&str]) -> Command {
+    let mut command = as_ci(process::cargo());
+    command.args(["test", "--locked", "--no-fail-fast"]).args(words);
     command
 }
 
@@ -432,20 +467,23 @@ mod tests {
             programs.iter().map(|program| program.test.name.clone()).collect()
         };
         assert_eq!(BTreeSet::from_iter(names(&programs)), ["dies", "lib"].map(String::from).into());
-        let mut tally = run_turn(&[group("fixture", programs, 2)]);
+        let twice = [group("fixture", programs.clone(), 2), group("below", programs, 1)];
+        let [first, mut below] = twice;
+        below.how = How::Idle;
+        let mut tally = run_turn(&[first, below]);
         watch(cargo(&["--doc"]), GROUP_MAX, "", &mut tally).expect("the example is good");
         tally.end_of_programs(process::uptime());
-        // Unit tests: one good, one bad. The one that dies has no closing line. One doc test.
-        assert_eq!((tally.passed(), tally.failed()), (2, 2), "{:?}", tally.closing_lines());
+        // Twice the unit tests: one good, one bad. The one that dies has no closing line. One doc test.
+        assert_eq!((tally.passed(), tally.failed()), (3, 4), "{:?}", tally.closing_lines());
         let dies = |line: &String| line.contains("tests/dies.rs: ended without");
         assert!(tally.closing_lines().iter().any(dies), "{:?}", tally.closing_lines());
-        assert_eq!(tally.slowest(SLOWEST).len(), 3);
-        assert_eq!(tally.parts()[0].what, "group fixture");
+        assert_eq!(tally.slowest(SLOWEST).len(), 5);
+        assert_eq!(tally.parts().len(), 2);
     }
 
     fn group(name: &'static str, programs: Vec<Program>, workers: usize) -> Group {
         let jobs = programs.into_iter().map(Job::Program).collect();
-        Group { name, jobs: Mutex::new(jobs), workers, one_at_a_time: true }
+        Group { name, jobs: Mutex::new(jobs), workers, how: How::OneAtATime }
     }
 
     fn program(test: &Test) -> Program {
@@ -482,7 +520,7 @@ mod tests {
     #[test]
     fn every_program_runs_once() {
         let all = targets::all().expect("cargo describes the workspace");
-        let turns = turns(all.iter().map(program).collect(), Vec::new());
+        let turns = turns(all.iter().map(program).collect());
         assert_eq!(missing(&all, &[]).count(), all.len());
         let mut run = Vec::new();
         for group in turns.iter().flatten() {
@@ -503,6 +541,17 @@ mod tests {
         assert_eq!(place("tidegate-experiments", "abacus"), Some("steady"));
         assert_eq!(place("tidegate", "router"), Some("clients"));
         assert_eq!(place("tidegate-daemon", "lib"), Some("machine"));
+    }
+
+    #[test]
+    fn what_is_idle_runs_below_all_others_in_its_folder_with_its_environment() {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "chrt -p $$; pwd; echo \"$A$B\"", "x y"])
+            .current_dir("/")
+            .env("A", "a b");
+        let output = process::output(&mut How::Idle.runs(command)).expect("it runs");
+        assert!(output.contains("SCHED_IDLE") && output.contains("\n/\na b\n"), "{output}");
     }
 
     #[test]

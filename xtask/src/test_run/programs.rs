@@ -39,10 +39,11 @@ struct Profile {
 }
 
 impl Program {
-    /// Its source, as a person finds it in the repository.
+    /// Its source, as a person finds it in the repository, and whether it is a release build.
     pub(crate) fn name(&self) -> String {
-        let source = self.source.strip_prefix(process::root()).unwrap_or(&self.source);
-        source.display().to_string()
+        let source = self.source.strip_prefix(process::root()).unwrap_or(&self.source).display();
+        let is_release = self.executable.components().any(|part| part.as_os_str() == "release");
+        if is_release { format!("{source} (release)") } else { source.to_string() }
     }
 
     /// Starts it as `cargo test` would.
@@ -128,7 +129,10 @@ mod tests {
         assert_eq!(Vec::from_iter(found.iter().map(|program| program.test.clone())), named);
         assert_eq!(found[0].folder, Path::new("/r/crates/places"));
         assert_eq!(found[0].executable, Path::new("/r/target/debug/deps/places-0123"));
-        assert_eq!(found[0].source, Path::new("/r/crates/places.rs"));
+        assert_eq!(found[0].name(), "/r/crates/places.rs");
+        let release = PathBuf::from("/r/target/release/deps/places-0123");
+        let release = Program { executable: release, ..found[0].clone() };
+        assert_eq!(release.name(), "/r/crates/places.rs (release)");
     }
 
     #[test]

@@ -10,9 +10,9 @@
 //! - *Beside* each other run programs that mostly wait: for a lease, a time-out, a real client. They come
 //!   in three lanes. Only lane *loopback* takes ports of this host; *daemons* and *clients* make namespaces
 //!   of their own. None of them measures what a server can do.
-//! - *Idle* is the fourth lane. It takes what processors the three others leave, as they mostly wait: it
-//!   repeats, as a release build, the tests that hold results against recorded bytes (the same seed must give
-//!   the same bytes however it was compiled), and it runs the examples in the documentation.
+//! - *Idle* is the fourth lane. It takes what processors the others leave, as they mostly wait: it repeats, as
+//!   a release build, the tests that hold results against recorded bytes (the same seed must give the same
+//!   bytes however it was compiled), and it runs the examples in the documentation.
 //! - All other programs use what the machine has only once – processors to pin to, time that passes,
 //!   pins – so in the group *machine* their tests run one at a time, and one program after the other.
 //!
@@ -62,6 +62,7 @@ type Programs = &'static [(&'static str, &'static [&'static str])];
 /// Test programs of the other crates that need a processor and nothing else. What takes long stands first:
 /// two run at a time, and nobody shall wait for the last one.
 const STEADY: Programs = &[
+    ("tidegate-gate", &["finds_its_limit", "fuzz_smoke"]),
     (
         "tidegate-bpf",
         &[
@@ -90,7 +91,6 @@ const STEADY: Programs = &[
     ),
     ("tidegate-daemon", &["fuzz_smoke"]),
     ("tidegate-flowspec", &["export", "fuzz_smoke", "import", "nlri"]),
-    ("tidegate-gate", &["fuzz_smoke"]),
     ("tidegate-peer", &["fuzz_smoke"]),
     ("tidegate-proxy", &["fuzz_smoke"]),
     ("tidegate-experiments", &["abacus", "dual", "news", "thresholds"]),
@@ -105,16 +105,7 @@ const BESIDE: [(&str, Programs); 3] = [
             ("tidegate-bpf", &["attach", "lost", "reload", "signals", "takeover"]),
             (
                 "tidegate-gate",
-                &[
-                    "finds_its_limit",
-                    "fuzz_listener",
-                    "gate",
-                    "priorities",
-                    "reload",
-                    "throttled",
-                    "tls",
-                    "traefik",
-                ],
+                &["fuzz_listener", "gate", "priorities", "reload", "throttled", "tls", "traefik"],
             ),
             ("tidegate-peer", &["delegation", "frame", "pushback", "session"]),
             ("tidegate-proxy", &["attacks", "proxy"]),

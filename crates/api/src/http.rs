@@ -145,6 +145,9 @@ fn ready_fault(snapshot: &Snapshot, now: Nanos) -> Option<String> {
     if let Some(fault) = snapshot.services.iter().find_map(past_the_hooks) {
         return Some(fault);
     }
+    if let Some(service) = snapshot.services.iter().find(|service| !service.barred.is_empty()) {
+        return Some(format!("service {}: {}", service.name, service.barred));
+    }
     match snapshot.heartbeat.map(|at| now.since(at)) {
         None => Some("the lease was never renewed".into()),
         Some(age) if age > HEARTBEAT_AGE_MAX => {

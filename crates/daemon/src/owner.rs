@@ -421,7 +421,7 @@ impl Owner {
         for (sensed, service) in sensed.iter_mut().zip(&intent.config.services) {
             // Where a gateway stands in front, no SYN needs to be seen.
             if uncounted || intent.config.is_routed(&service.name) {
-                (sensed.bypassed, sensed.unreplied) = (None, None);
+                (sensed.bypassed, sensed.unreplied, sensed.barred) = Default::default();
             }
             for text in past_the_hooks(&intent.config, sensed) {
                 warnings.raise(now, &format!("{}: hooks", service.name), text);
@@ -708,13 +708,13 @@ impl Owner {
     }
 
     fn service_state(&self, now: Nanos, service: &ServiceConfig, index: usize) -> ServiceState {
-        let signals = self.sensed.get(index).map(|s| s.signals.clone()).unwrap_or_default();
+        let nothing = Sensed::default();
+        let sensed = self.sensed.get(index).unwrap_or(&nothing);
         let own = || self.governors.get(index).map(|governor| governor.limits.clone());
         let limits = self.joined.get(index).cloned().or_else(own).unwrap_or_default();
-        let defer_accept = self.sensed.get(index).and_then(|sensed| sensed.defer_accept);
         let routed = self.intent.config.is_routed(&service.name);
-        let (of, seen) = ((index, service), (&signals, &limits));
-        let mut requests = self.requests.state(now, of, seen, defer_accept);
+        let (of, seen) = ((index, service), (&sensed.signals, &limits));
+        let mut requests = self.requests.state(now, of, seen, sensed.defer_accept);
         let level = levels::of_service(&*self.plane, of, seen);
         if let Some(requests) = &mut requests {
             for bucket in &mut requests.buckets {
@@ -730,13 +730,14 @@ impl Owner {
                 .into(),
             action: if routed { GATE_ACTION } else { action_name(service) }.into(),
             controller: service.control.name.clone(),
-            signals,
+            signals: sensed.signals.clone(),
             limits,
             counts: self.counts.services.get(index).cloned().unwrap_or_default(),
             requests,
             restored: self.restored.get(&service.name).copied(),
-            bypassed: self.sensed.get(index).and_then(|sensed| sensed.bypassed.clone()),
-            unreplied: self.sensed.get(index).and_then(|sensed| sensed.unreplied.clone()),
+            bypassed: sensed.bypassed.clone(),
+            unreplied: sensed.unreplied.clone(),
+            barred: sensed.barred.clone(),
             remote: self.remote.states(now, index),
             remote_sums: self.remote.sums(&service.name),
             level,

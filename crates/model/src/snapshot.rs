@@ -405,6 +405,10 @@ pub struct ServiceState {
     /// Connections whose SYN a hook saw, and no packet of the server; `None`: none of late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreplied: Option<Bypassed>,
+    /// Why the network namespace of its server is not looked at, and what to do: it was made after the daemon gave
+    /// up its privileges. Empty: it is looked at, or gone.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub barred: String,
     /// Remote limits that peers give to it, and that it gives to its control nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote: Vec<RemoteState>,

@@ -93,6 +93,9 @@ pub struct Sensed {
     pub bypassed: Option<Bypassed>,
     /// Connections that the listeners accepted, whose SYN a hook saw, and no packet of the server.
     pub unreplied: Option<Bypassed>,
+    /// Why the network namespace of its server cannot be entered although it is there; empty: it is entered, or
+    /// gone.
+    pub barred: String,
     /// The totals of which the signals are the differences; `None`: they could not be read.
     pub totals: Option<ServiceTotals>,
 }
@@ -274,6 +277,7 @@ impl Sense {
             let counts = out.signals.balance.counts.map(|counts| counts.value);
             let found = service.bypassed(now, counts, space);
             (out.bypassed, out.unreplied) = (found.bypassed, found.unreplied);
+            out.barred = space.barred();
             sensed.push(out);
         }
         sensed

@@ -13,7 +13,7 @@ use crate::file::Probe;
 use crate::listeners::{Listener, ListenerSource, SockDiag};
 use crate::netns::in_namespace;
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tidegate_model::Namespace;
@@ -25,6 +25,12 @@ pub type FindNamespace = fn(&Namespace) -> io::Result<PathBuf>;
 /// How often it is looked whether a namespace is still the one that was opened, and tried again to open
 /// one.
 const LOOK_EVERY: Nanos = Nanos::from_secs(2);
+
+/// Why a container that was started after the daemon is not looked at, and what to do.
+const BARRED: &str = "its container was started after the daemon, which gave up its privileges and cannot enter \
+    that network namespace: neither the server's accept queue nor connections past the hooks are seen. Start the \
+    daemon anew: under systemd `systemctl restart tidegate`, elsewhere `tidegate run` beside it, which takes over \
+    without a gap; with `--keep-privileges` it enters by itself";
 
 /// One network namespace.
 pub(crate) struct Space {
@@ -89,8 +95,12 @@ impl Space {
             self.looked = Some(now);
             let found = find(namespace).and_then(Identity::of);
             if let Err(error) = follow(&mut self.open, found) {
+                let why = match error.kind() {
+                    ErrorKind::PermissionDenied => BARRED.to_owned(),
+                    _ => error.to_string(),
+                };
                 self.listed =
-                    Err(io::Error::new(error.kind(), format!("namespace {namespace}: {error}")));
+                    Err(io::Error::new(error.kind(), format!("namespace {namespace}: {why}")));
             }
         }
         self.grew = false;
@@ -103,6 +113,13 @@ impl Space {
             self.all.clear();
         }
         self.grew = open.opened.grew(now, buffer);
+    }
+
+    /// Why it cannot be entered although it is there; empty: it is entered, or gone.
+    pub(crate) fn barred(&self) -> String {
+        let barred = |error: &&io::Error| error.kind() == ErrorKind::PermissionDenied;
+        let error = self.listed.as_ref().err().filter(|_| self.open.is_none()).filter(barred);
+        error.map(ToString::to_string).unwrap_or_default()
     }
 
     /// Who lists connections there.
@@ -236,5 +253,17 @@ mod tests {
         assert_ne!(mark(open.as_ref()), Some(own));
         drop(again);
         assert!(follow(&mut open, nobody()).is_err() && open.is_none(), "it has ended");
+    }
+
+    /// A container that has ended is a usual thing, and one that started again is none.
+    #[test]
+    fn what_may_not_be_entered_is_told_apart_from_what_is_gone() {
+        let mut space = Space::of(Some(Namespace::Pid(1)));
+        for (kind, barred) in [(ErrorKind::PermissionDenied, true), (ErrorKind::NotFound, false)] {
+            space.listed = Err(kind.into());
+            assert_eq!(!space.barred().is_empty(), barred, "{kind}");
+        }
+        space.listed = Ok(());
+        assert_eq!(space.barred(), "");
     }
 }

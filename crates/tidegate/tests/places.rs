@@ -21,6 +21,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tidegate_sense::in_namespace;
+use tidegate_units::{Clock, DayClock};
 
 /// Connections that are made at once, far more than what is admitted.
 const CONNECTIONS: usize = 40;
@@ -62,8 +63,11 @@ impl Drop for Process {
 
 /// One connection after the other; how many were taken.
 fn connect(client: &Space, to: &str) -> usize {
+    connect_within(client, to, Duration::from_millis(500))
+}
+
+fn connect_within(client: &Space, to: &str, patience: Duration) -> usize {
     let to: SocketAddr = to.parse().unwrap();
-    let patience = Duration::from_millis(500);
     let once = |_: &usize| {
         in_namespace(Some(&client.path()), || TcpStream::connect_timeout(&to, patience)).is_ok()
     };
@@ -185,8 +189,23 @@ fn a_container_is_protected_from_the_uplink() {
     assert!(!world.status().contains(place), "{}", world.status());
     let server = Process::python(&again.path(), SERVER, &["0.0.0.0", "80", "55"]);
     bridge.cgroup.take(server.pid());
+    let begin = DayClock.now();
     bridge.server = server;
     wait_for("told", || world.status().contains(place).then_some(()));
+    let page = wait_for("not ready", || world.get("/readyz").filter(|page| page.contains(" 503 ")));
+    for told in [world.status(), world.check_running(), page] {
+        for says in [place, "started after the daemon", "`systemctl restart tidegate`"] {
+            assert!(told.contains(says), "{says}: {told}");
+        }
+    }
+    let took = world.seconds_since(begin, "started after the daemon");
+    assert!(took <= TOLD_MAX_S, "{took} s");
+    // The hooks go on, whoever has its address now.
+    let _server = Process::python(&bridge.container.path(), SERVER, &["0.0.0.0", "80", "77"]);
+    let patience = Duration::from_millis(100);
+    let taken = || Some(connect_within(&bridge.client, OUTSIDE, patience)).filter(|n| *n > 0);
+    let taken = wait_for("the server listens", taken);
+    assert!(taken < CONNECTIONS / 2, "{taken} of {CONNECTIONS} were admitted");
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn past_the_hooks(service: &ServiceState) -> Option<String> {
     }
     Some(format!(
         "service {name}: {connections} connections were accepted in the last {span} and the hooks \
-         {what}{by}"
+         {what}{by}; `tidegate status` says what to do"
     ))
 }
 

@@ -213,14 +213,15 @@ fn ready_means_attached_and_the_lease_fresh() {
     passed_by.services[0].unreplied = Some(Bypassed { interface, ..found });
     let page = get("/readyz", Some(&passed_by), now);
     assert_eq!(page.status, 503);
-    let says = "the hooks saw no reply of the server; the last client is reached by eth1";
+    let says = "the hooks saw no reply of the server; the last client is reached by eth1; `tidegate status` \
+                says what to do";
     assert!(page.body.contains(says), "{}", page.body);
-    let bare = Snapshot { interfaces: vec![], ..good };
     let mut barred = good.clone();
     barred.services[0].barred = "its container was started after the daemon".into();
     let page = get("/readyz", Some(&barred), now);
     let body = "service shop: its container was started after the daemon\n";
     assert_eq!((page.status, &*page.body), (503, body));
+    let bare = Snapshot { interfaces: vec![], ..good };
     assert_eq!(get("/readyz", Some(&bare), now).status, 503);
     assert_eq!(get("/healthz", Some(&bare), now).status, 200, "alive, though not ready");
 }

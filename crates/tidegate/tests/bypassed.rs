@@ -146,7 +146,7 @@ fn is_told(
         });
         let took = MonotonicClock.now().since(begin);
         assert!(page.contains("service shop: ") && page.contains(says), "{case}: {page}");
-        assert!(page.contains("reached by v0"), "{case}: {page}");
+        assert!(page.contains("reached by v0; `tidegate status` says what"), "{case}: {page}");
         let (status, check) = (world.status(), world.check_running());
         assert!(status.contains("shop: hooks: "), "{case}: {status}");
         for told in [&status, &check] {
@@ -214,6 +214,32 @@ fn a_foreign_program_that_hides_a_direction_is_warned_of_and_not_ready() {
     let took = [syns, replies].concat();
     let in_time = took.iter().filter(|took| took.as_secs_f64() <= TOLD_MAX_S).count();
     assert!(in_time >= 3, "{took:?}");
+}
+
+/// Attached to an interface by which nobody comes.
+#[test]
+fn at_the_wrong_interface_everybody_is_told_where_to_attach() {
+    let mut world = World::new(2);
+    let client = Client::new(&world);
+    let _server = Server::start(&world);
+    ip(&format!("-n {} link add d0 up type dummy", world.name()));
+    let log = std::fs::File::create(world.file("log")).unwrap();
+    let intent =
+        "interfaces: [{name: d0}]\nservices: {shop: {mode: enforce, listen: ['*:8000']}}\n";
+    world.run_intent(intent, &[], log.into());
+    world.ready();
+    let mut held = Vec::new();
+    let page = wait_for("not ready", || {
+        std::thread::sleep(PAUSE);
+        held.push(client.connect());
+        world.get("/readyz").filter(|page| page.contains(" 503 "))
+    });
+    assert!(page.contains("the hooks saw none; the last client is reached by v0;"), "{page}");
+    for told in [world.status(), world.check_running()] {
+        assert!(told.contains("attach there too (`interfaces: [{name: v0}]`)"), "{told}");
+    }
+    let unseen = world.unseen_when_told("the hooks saw none");
+    assert!(unseen <= TOLD_MAX_S, "{unseen} s: {}", world.log());
 }
 
 /// What the host says to itself goes by no hook, and is no reason to warn.

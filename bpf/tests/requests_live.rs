@@ -16,11 +16,15 @@ use std::time::Duration;
 use tidegate_bpf::testing::plans;
 use tidegate_bpf::{BucketParams, Dataplane, Interface, Plan, RuleCount};
 use tidegate_config::{RequestsConfig, RuleAction, RuleConfig, RuleRefusal};
+use tidegate_model::Mode;
 use tidegate_model::totals::Totals;
 use tidegate_policy::{Action, Level, Params, Policy, RequestLimits, ThresholdSpec};
 use tidegate_units::Rate;
 
 const ADDRESSES: [&str; 2] = ["10.77.0.1:80", "[fd77::1]:80"];
+/// The client's addresses, and one from which nothing comes.
+const CLIENTS: [&str; 2] = ["10.77.0.2", "fd77::2"];
+const STRANGER: &str = "10.77.0.3";
 const MODES: [AttachMode; 3] = [AttachMode::Xdp, AttachMode::Tcx, AttachMode::Clsact];
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -47,7 +51,11 @@ fn ruled(interface: Interface) -> Plan {
 
 /// The hooks, with a bucket that has one token, and gets no other.
 fn start(interface: Interface) -> Dataplane {
-    let mut dataplane = Dataplane::start(&ruled(interface)).unwrap();
+    start_plan(&ruled(interface))
+}
+
+fn start_plan(plan: &Plan) -> Dataplane {
+    let mut dataplane = Dataplane::start(plan).unwrap();
     let slow = Some(Rate::per_second(0.001));
     let one = BucketParams::tokens((0, 0), slow, 1, [0; 3]).unwrap();
     dataplane.set_limits(&[], &[one], 2).unwrap();
@@ -179,8 +187,33 @@ fn a_client_sees_a_whole_503_and_no_socket_is_left() {
             });
             assert_eq!(seen, u32::from(at == 0), "{mode:?} {address}: requests of the server");
             assert_eq!(count(&dataplane, 0).refused, before + 1, "{mode:?} {address}");
+            let found = [CLIENTS[at], STRANGER].map(|client| was_refused(&dataplane, client));
+            assert_eq!(found, [[true, false], [false; 2]], "{mode:?} {address}");
         }
     }
+}
+
+/// What `explain` asks: whether a client was refused of late, and would have been in shadow.
+fn was_refused(dataplane: &Dataplane, client: &str) -> [bool; 2] {
+    let (lately, client) = (dataplane.lately().unwrap(), client.parse().unwrap());
+    [false, true].map(|shadow| lately.find(client, "shop", shadow).is_some())
+}
+
+#[test]
+fn a_client_is_found_that_rules_in_shadow_would_have_refused() {
+    let net = Net::new();
+    let mut plan = ruled(net.interface(AttachMode::Tcx));
+    let rules = plan.config.services[0].requests.as_mut().unwrap();
+    rules.mode = Some(Mode::Shadow);
+    let dataplane = start_plan(&plan);
+    let seen = beside_server(&net.server, ADDRESSES[0].parse().unwrap(), || {
+        use_token(&net.client, ADDRESSES[0].parse().unwrap());
+        assert_eq!(was_refused(&dataplane, CLIENTS[0]), [false; 2], "it was admitted");
+        use_token(&net.client, ADDRESSES[0].parse().unwrap());
+    });
+    assert_eq!(seen, 2, "the server has both requests");
+    assert_eq!(was_refused(&dataplane, CLIENTS[0]), [false, true]);
+    assert_eq!(was_refused(&dataplane, STRANGER), [false; 2]);
 }
 
 #[test]

@@ -87,20 +87,37 @@ pub(crate) enum Step {
     End,
 }
 
+/// What a tick does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// Decide, as always.
+    Decide,
+    /// Decide nothing, and renew the lease.
+    Renew,
+    /// Nothing: limits that nobody stands for any more open by themselves.
+    Rest,
+    /// Nobody came: take everything back first, then decide.
+    Resume,
+}
+
 impl Leaving {
     /// Whether a successor is starting.
     pub(crate) fn begun(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Whether limits that nobody decides about are still renewed.
-    pub(crate) fn renews(&self, now: Nanos) -> bool {
-        self.since.is_some_and(|since| now.since(since) <= RENEW_MAX)
-    }
-
-    /// True once, when the successor was not heard of for [`WAIT_MAX`].
-    pub(crate) fn given_up(&mut self, now: Nanos) -> bool {
-        self.since.take_if(|since| now.since(*since) > WAIT_MAX).is_some()
+    /// What a tick does: limits that nobody decides about are renewed for [`RENEW_MAX`], and a successor that was not
+    /// heard of for [`WAIT_MAX`] is given up.
+    pub(crate) fn round(&mut self, now: Nanos) -> Round {
+        match self.since.map(|since| now.since(since)) {
+            None => Round::Decide,
+            Some(waited) if waited <= RENEW_MAX => Round::Renew,
+            Some(waited) if waited <= WAIT_MAX => Round::Rest,
+            Some(_) => {
+                self.since = None;
+                Round::Resume
+            }
+        }
     }
 
     /// A message of the successor.
@@ -287,11 +304,21 @@ mod tests {
     #[test]
     fn a_daemon_that_waits_renews_no_longer_than_a_lease_lasts() {
         let mut leaving = Leaving::default();
-        assert!(!leaving.renews(T0), "nobody has begun");
+        assert_eq!(leaving.round(T0), Round::Decide, "nobody has begun");
         leaving.hear(HandoverPhase::Begin, T0).unwrap();
-        for (after, renews) in [(0, true), (10_000, true), (10_001, false), (20_000, false)] {
-            assert_eq!(leaving.renews(T0 + Nanos::from_millis(after)), renews, "{after} ms");
+        for (after, round) in [
+            (0, Round::Renew),
+            (10_000, Round::Renew),
+            (10_001, Round::Rest),
+            (20_000, Round::Rest),
+            (20_001, Round::Resume),
+            (20_002, Round::Decide),
+        ] {
+            assert_eq!(leaving.round(T0 + Nanos::from_millis(after)), round, "{after} ms");
         }
+        leaving.hear(HandoverPhase::Begin, T0).unwrap();
+        leaving.hear(HandoverPhase::Abort, T0 + Nanos::SECOND).unwrap();
+        assert_eq!(leaving.round(T0 + Nanos::SECOND), Round::Decide, "it does not come");
         let ended = Lease::at(T0, T0 + RENEW_MAX);
         assert!(ended.passes(false).is_some(), "a lease lasts for as long");
         assert!(Lease::at(T0, T0 + RENEW_MAX - Nanos::SECOND).passes(false).is_none());
@@ -301,9 +328,9 @@ mod tests {
     fn who_finishes_after_the_old_daemon_went_on_is_told_so() {
         let mut leaving = Leaving::default();
         leaving.hear(HandoverPhase::Begin, T0).unwrap();
-        assert!(!leaving.given_up(T0 + WAIT_MAX) && leaving.begun());
-        assert!(leaving.given_up(T0 + WAIT_MAX + Nanos(1)) && !leaving.begun());
-        assert!(!leaving.given_up(T0 + WAIT_MAX + Nanos(2)), "once");
+        assert_eq!((leaving.round(T0 + WAIT_MAX), leaving.begun()), (Round::Rest, true));
+        let late = T0 + WAIT_MAX + Nanos(1);
+        assert_eq!((leaving.round(late), leaving.begun()), (Round::Resume, false));
         let late = leaving.hear(HandoverPhase::Finish, T0 + WAIT_MAX + Nanos(3)).unwrap_err();
         assert_eq!(late.kind, ErrorKind::Failed);
     }

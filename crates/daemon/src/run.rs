@@ -20,7 +20,7 @@ use crate::account::Reached;
 use crate::cluster::{self, ClusterSenses};
 use crate::exempt::node_of;
 use crate::governor::Makers;
-use crate::handover::{HandoverError, Leaving, Predecessor, Step};
+use crate::handover::{HandoverError, Leaving, Predecessor, Round, Step};
 use crate::interface_lock::{Held, InterfaceLocks};
 use crate::kernel::{plan, release_pinned};
 use crate::lock::Lock;
@@ -630,16 +630,16 @@ impl Life {
     }
 
     fn tick(&mut self) {
-        if self.leaving.given_up(self.clock.now()) {
+        let round = self.leaving.round(self.clock.now());
+        if round == Round::Resume {
             tracing::warn!("the daemon that began to take over was not heard of again; going on");
             self.resume();
         }
         self.pages.tell(self.clock.now(), &mut self.owner.warnings);
-        match self.leaving.begun() {
-            // Nobody decides: limits that nobody stands for any more open by themselves.
-            true if self.leaving.renews(self.clock.now()) => self.owner.tick_leaving(),
-            true => {}
-            false => self.owner.tick(),
+        match round {
+            Round::Renew => self.owner.tick_leaving(),
+            Round::Rest => {}
+            Round::Resume | Round::Decide => self.owner.tick(),
         }
         self.supervisor.alive(self.clock.now());
     }

@@ -120,8 +120,10 @@ pub(crate) fn policies_page(policies: &[Policy]) -> String {
 pub(crate) fn reasons_page(reasons: &[Reason]) -> String {
     let mut page = head("Reasons", REASONS);
     page.push_str(
-        "Every verdict has exactly one of these reasons: in metrics (label `reason`), in `tidegate \
-         explain`,\nin samples. Numbers and names never change their meaning.\n\nOf services with \
+        "Every verdict on a SYN, and on a request at a gateway, has exactly one of these reasons: in metrics \
+         (label `reason`),\nin `tidegate explain`, in samples. Numbers and names never change their \
+         meaning.\n\nWhat request rules refuse at the hooks is counted by rule, bucket and rank, and not by \
+         reason\n([limits](limits.md#refusals)).\n\nOf services with \
          [request rules](requests.md), a segment with data that no rule of its own could evaluate\ncounts \
          once (`tidegate_requests_unevaluated_segments_total`). Its reason is one of the last table, or one \
          of\nthe first that says the same.\n",

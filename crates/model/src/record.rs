@@ -503,6 +503,16 @@ pub struct Outcome {
     pub p99: Option<Nanos>,
 }
 
+impl Outcome {
+    /// How many were refused by each reason, such as `rate 270, waiting 90`; `None`: that was not counted apart.
+    #[must_use]
+    pub fn reasons(&self) -> Option<String> {
+        let by = self.refused_by.iter().map(|by| format!("{} {}", by.reason, by.count));
+        let by: Vec<String> = by.collect();
+        (!by.is_empty()).then(|| by.join(", "))
+    }
+}
+
 impl What {
     /// The service that it is about; `None`: all.
     #[must_use]
@@ -663,10 +673,8 @@ impl Ended {
                 self.episode.cause.text()
             );
         }
-        let Outcome { offered, admitted, refused, refused_by, completed, p50, p99 } = &self.outcome;
-        let by: Vec<String> =
-            refused_by.iter().map(|by| format!("{} {}", by.reason, by.count)).collect();
-        let by = if by.is_empty() { String::new() } else { format!(" ({})", by.join(", ")) };
+        let Outcome { offered, admitted, refused, completed, p50, p99, .. } = &self.outcome;
+        let by = self.outcome.reasons().map(|by| format!(" ({by})")).unwrap_or_default();
         let times = p50.zip(*p99).map(|(p50, p99)| format!(", p50 {p50}, p99 {p99}"));
         let subject = self.episode.subject();
         let how = match (self.removed, self.cut) {

@@ -62,6 +62,7 @@ fn ended(ended: &Ended, sentence: &str) {
         shed.offered = known(outcome.offered),
         shed.admitted = known(outcome.admitted),
         shed.refused = known(outcome.refused),
+        shed.refused_by = outcome.reasons(),
         shed.completed = known(outcome.completed),
         shed.p50_s = outcome.p50.map(Nanos::as_secs_f64),
         shed.p99_s = outcome.p99.map(Nanos::as_secs_f64),

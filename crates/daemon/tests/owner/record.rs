@@ -264,6 +264,8 @@ fn begin_and_end_stand_in_the_log_with_cause_and_figures() {
         (ended["shed.offered"].as_u64(), ended["shed.refused"].as_u64()),
         (Some(50_000), Some(30_000))
     );
+    assert_eq!(ended["shed.refused_by"], "rate 22500, waiting 7500");
+    assert_eq!(began.get("shed.refused_by"), None);
     assert!(
         number(ended, "shed.p99_s").is_some_and(|p99| (p99 / 0.08 - 1.0).abs() < 0.07),
         "{ended}"

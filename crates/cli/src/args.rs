@@ -60,6 +60,9 @@ pub(crate) enum Command {
     /// Run the daemon; beside a running one it takes over.
     Run(RunArgs),
     /// Check a configuration: the file, and how it fits this system. Changes nothing.
+    ///
+    /// The exit code is about the file and the system. That the daemon that runs is not ready is a warning: no other
+    /// file would change it.
     Check(CheckArgs),
     /// Request rules.
     Rules {
@@ -91,8 +94,9 @@ pub(crate) enum Command {
     },
     /// The kill switch: let everything pass until it is switched off. Works without a daemon, too.
     Release(ReleaseArgs),
-    /// Take off everything that daemons have left: hooks on any interface and in any network namespace, and
-    /// pins of any version. Not while a daemon runs; nothing of others is touched.
+    /// Take off what belongs to the pins of a daemon that has ended: hooks on any interface and in any network
+    /// namespace, and the pins, of any version. With `--orphans` everything that daemons have left. Not while a
+    /// daemon runs; nothing of others is touched.
     Detach(DetachArgs),
     /// Set the mode of one service until another is set or the machine boots; a reload, a restart of the daemon
     /// and a daemon that takes over keep it.
@@ -233,9 +237,12 @@ pub(crate) struct Output {
 pub(crate) struct TopArgs {
     #[command(flatten)]
     pub(crate) remote: Remote,
-    /// Print the table once and leave.
+    /// Print what `status` prints and leave.
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) once: bool,
+    /// The format for `--once`; docs/json.md describes the document.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table", requires = "once")]
+    pub(crate) output: Format,
     /// Time between two looks.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = wait)]
     pub(crate) every: Duration,

@@ -52,13 +52,12 @@ impl View {
 }
 
 pub(crate) fn top(remote: &Remote, args: &TopArgs, out: &mut dyn Write) -> anyhow::Result<Exit> {
+    if args.once {
+        return status::status(remote, args.output, out);
+    }
     let mut client = remote.connect()?;
     // The first look happens before the screen is taken: its error is read on a normal terminal.
     let first = status::fetch(&mut client)?;
-    if args.once {
-        out.write_all(status::text(&first).as_bytes())?;
-        return Ok(Exit::Ok);
-    }
     let mut view = View::default();
     view.update(*first);
     let mut screen = Screen::open()?;

@@ -282,6 +282,9 @@ fn status_is_a_table_or_json() {
     );
     assert_eq!(world.tidegate(&["top", "--once"]).1, out, "top --once shows the same");
     let (_, json, _) = world.tidegate(&["status", "-o", "json"]);
+    assert_eq!(world.tidegate(&["top", "--once", "-o", "json"]).1, json);
+    let (exit, out, err) = world.tidegate(&["top", "-o", "json"]);
+    assert_eq!((exit, out.as_str(), err.contains("--once")), (Exit::Usage, "", true), "{err}");
     assert_eq!(serde_json::from_str::<Snapshot>(&json).unwrap(), snapshot());
 }
 

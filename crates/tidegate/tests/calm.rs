@@ -7,8 +7,8 @@ mod common;
 
 use common::world::{STRICT, World};
 use common::{ip, wait_for};
-use std::io::Write;
-use std::net::TcpStream;
+use std::io::{self, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -51,6 +51,37 @@ fn a_thousand_control_connections_keep_nobody_from_protection() {
     wait_for("an operator is served again", || {
         world.tidegate(&["release", "off"]).status.success().then_some(())
     });
+}
+
+/// What the hooks count in shadow is what the report says: all are admitted, and what would have been refused has
+/// its reason.
+#[test]
+fn the_shadow_report_has_what_hooks_would_have_refused() {
+    const CLIENTS: u64 = 40;
+    let mut world = World::new(19);
+    let log = std::fs::File::create(world.file("log")).unwrap();
+    world.run_intent(&STRICT.replace("mode: enforce", "mode: shadow"), &[], log.into());
+    world.ready();
+    let come = || {
+        let _server = TcpListener::bind("127.0.0.1:8000")?;
+        (0..CLIENTS).map(|_| TcpStream::connect("127.0.0.1:8000")).collect::<io::Result<Vec<_>>>()
+    };
+    in_namespace(Some(&world.namespace()), come).unwrap();
+    let report = wait_for("all are counted", || {
+        let said = world.tidegate(&["shadow", "report", "-o", "json"]);
+        let all: serde_json::Value = serde_json::from_slice(&said.stdout).ok()?;
+        let report = all["services"][0].clone();
+        (report["all"]["offered"] == CLIENTS).then_some(report)
+    });
+    let refused = report["all"]["refused"].as_u64().unwrap();
+    // A token a second, and the one that was there.
+    assert!((CLIENTS / 2..CLIENTS).contains(&refused), "{report}");
+    let lines = report["refused_by"].as_array().unwrap();
+    let line = &lines[0];
+    assert_eq!(
+        (lines.len(), &line["reason"], &line["refused"]),
+        (1, &"rate".into(), &refused.into())
+    );
 }
 
 #[test]

@@ -50,6 +50,10 @@ fn a_daemon_without_its_hooks_is_not_ready_and_refuses_to_call_a_reload_done() {
     let warning =
         "hooks: interface v0: tcx (in) is not there any more: the interface was made anew";
     assert!(status.contains(warning) && status.contains("gave up its privileges"), "{status}");
+    let check = world.check_running();
+    for says in ["interface v0 is not attached", warning, "gave up its privileges"] {
+        assert!(check.contains(says), "{says}: {check}");
+    }
 
     // The programs that are loaded fit an interface of the kind that it was.
     ip(&format!("-n {} link del v0", world.name()));
@@ -120,8 +124,11 @@ fn a_router_is_measured_until_a_reload_without_the_section() {
 
     ip(&format!("-n {} link del v0", world.name()));
     wait_for("it is told", || router().filter(|r| r.problem.contains("interface v0")));
+    let begin = DayClock.now();
     world.plug();
     wait_for("it measures again", || router().filter(|r| r.problem.is_empty()));
+    let took = world.seconds_since(begin, "interface v0: hooks are attached again");
+    assert!(took <= TOLD_MAX_S, "{took} s: {}", world.log());
 
     let config = world.file("config");
     let text = read_to_string(&config).unwrap();

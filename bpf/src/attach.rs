@@ -2,8 +2,8 @@
 //! Putting the hooks on an interface, beside whatever else is there.
 //!
 //! A link that is ours (from this process or pinned by an earlier one) gets the new program by an
-//! atomic update; nothing of others is ever replaced. Where XDP is taken or not supported, `auto`
-//! goes on to tcx and then to clsact, and says why.
+//! atomic update; nothing of others is ever replaced. `auto` is tcx; where that is not supported it
+//! goes on to clsact, and says why.
 
 mod left;
 mod watch;

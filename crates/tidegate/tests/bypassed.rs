@@ -222,7 +222,7 @@ fn at_the_wrong_interface_everybody_is_told_where_to_attach() {
     let mut world = World::new(2);
     let client = Client::new(&world);
     let _server = Server::start(&world);
-    ip(&format!("-n {} link add d0 up type dummy", world.name()));
+    ip(&format!("-n {} link add d0 type veth peer name d1", world.name()));
     let log = std::fs::File::create(world.file("log")).unwrap();
     let intent =
         "interfaces: [{name: d0}]\nservices: {shop: {mode: enforce, listen: ['*:8000']}}\n";

@@ -188,8 +188,8 @@ fn a_container_is_protected_from_the_uplink() {
     let (again, place) = (Space::new(&world, "a"), "namespace cgroup:");
     assert!(!world.status().contains(place), "{}", world.status());
     let server = Process::python(&again.path(), SERVER, &["0.0.0.0", "80", "55"]);
-    bridge.cgroup.take(server.pid());
     let begin = DayClock.now();
+    bridge.cgroup.take(server.pid());
     bridge.server = server;
     wait_for("told", || world.status().contains(place).then_some(()));
     let page = wait_for("not ready", || world.get("/readyz").filter(|page| page.contains(" 503 ")));

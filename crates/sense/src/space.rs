@@ -26,9 +26,9 @@ pub type FindNamespace = fn(&Namespace) -> io::Result<PathBuf>;
 /// one.
 const LOOK_EVERY: Nanos = Nanos::from_secs(2);
 
-/// Why a container that was started after the daemon is not looked at, and what to do.
-const BARRED: &str = "its container was started after the daemon, which gave up its privileges and cannot enter \
-    that network namespace: neither the server's accept queue nor connections past the hooks are seen. Start the \
+/// Why a container that came after the start of the daemon is not looked at, and what to do.
+const BARRED: &str = "it came after the start of the daemon (a container that was started again, or a reload that \
+    names it), which gave up its privileges and cannot enter that network namespace: neither the server's accept queue nor connections past the hooks are seen. Start the \
     daemon anew: under systemd `systemctl restart tidegate`, elsewhere `tidegate run` beside it, which takes over \
     without a gap; with `--keep-privileges` it enters by itself";
 
@@ -42,6 +42,8 @@ pub(crate) struct Space {
     pub(crate) listed: io::Result<()>,
     /// Whether it has opened connections since the last look.
     pub(crate) grew: bool,
+    /// It is known which one it is, and it cannot be entered without privileges.
+    barred: bool,
     open: Option<Open>,
     looked: Option<Nanos>,
 }
@@ -83,7 +85,7 @@ impl Space {
 
     pub(crate) fn of(namespace: Option<Namespace>) -> Self {
         let (all, listed) = (Vec::new(), Ok(()));
-        Self { namespace, all, listed, grew: false, open: None, looked: None }
+        Self { namespace, all, listed, grew: false, barred: false, open: None, looked: None }
     }
 
     /// Lists the listeners, and looks whether connections were opened; first, where it is due, whether
@@ -94,11 +96,11 @@ impl Space {
         {
             self.looked = Some(now);
             let found = find(namespace).and_then(Identity::of);
-            if let Err(error) = follow(&mut self.open, found) {
-                let why = match error.kind() {
-                    ErrorKind::PermissionDenied => BARRED.to_owned(),
-                    _ => error.to_string(),
-                };
+            let known = found.is_ok();
+            let followed = follow(&mut self.open, found);
+            self.barred = known && is_denied(&followed);
+            if let Err(error) = followed {
+                let why = if self.barred { BARRED.to_owned() } else { error.to_string() };
                 self.listed =
                     Err(io::Error::new(error.kind(), format!("namespace {namespace}: {why}")));
             }
@@ -115,10 +117,10 @@ impl Space {
         self.grew = open.opened.grew(now, buffer);
     }
 
-    /// Why it cannot be entered although it is there; empty: it is entered, or gone.
+    /// Why it cannot be entered although it is there; empty: it is entered, gone, or nobody may know which
+    /// one it is (`hidepid`), which a restart does not change.
     pub(crate) fn barred(&self) -> String {
-        let barred = |error: &&io::Error| error.kind() == ErrorKind::PermissionDenied;
-        let error = self.listed.as_ref().err().filter(|_| self.open.is_none()).filter(barred);
+        let error = self.listed.as_ref().err().filter(|_| self.barred);
         error.map(ToString::to_string).unwrap_or_default()
     }
 
@@ -126,6 +128,10 @@ impl Space {
     pub(crate) fn connections(&mut self) -> Option<&mut (dyn ConnectionSource + Send + 'static)> {
         self.open.as_mut().map(|open| &mut *open.connections)
     }
+}
+
+fn is_denied(followed: &io::Result<()>) -> bool {
+    followed.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }
 
 /// Closes what was opened of another namespace, and opens this one. Another process of the same
@@ -255,15 +261,21 @@ mod tests {
         assert!(follow(&mut open, nobody()).is_err() && open.is_none(), "it has ended");
     }
 
-    /// A container that has ended is a usual thing, and one that started again is none.
+    /// A container that has ended is a usual thing. Where nobody may know which namespace it is, a
+    /// restart does not help.
     #[test]
-    fn what_may_not_be_entered_is_told_apart_from_what_is_gone() {
-        let mut space = Space::of(Some(Namespace::Pid(1)));
-        for (kind, barred) in [(ErrorKind::PermissionDenied, true), (ErrorKind::NotFound, false)] {
-            space.listed = Err(kind.into());
-            assert_eq!(!space.barred().is_empty(), barred, "{kind}");
+    fn what_is_gone_or_hidden_is_not_barred() {
+        let denied: FindNamespace = |_| Err(ErrorKind::PermissionDenied.into());
+        let gone: FindNamespace = |_| Err(ErrorKind::NotFound.into());
+        for find in [denied, gone] {
+            let mut space = Space::of(Some(Namespace::Pid(1)));
+            space.tick(Nanos::SECOND, find, &mut [0; 4096]);
+            assert!(space.listed.is_err());
+            assert_eq!(space.barred(), "");
         }
-        space.listed = Ok(());
-        assert_eq!(space.barred(), "");
+        let mut space = Space::of(Some(Namespace::Pid(1)));
+        let denied = Err(ErrorKind::PermissionDenied.into());
+        (space.barred, space.listed) = (is_denied(&denied), denied);
+        assert!(!space.barred().is_empty());
     }
 }

@@ -194,11 +194,11 @@ fn a_container_is_protected_from_the_uplink() {
     wait_for("told", || world.status().contains(place).then_some(()));
     let page = wait_for("not ready", || world.get("/readyz").filter(|page| page.contains(" 503 ")));
     for told in [world.status(), world.check_running(), page] {
-        for says in [place, "started after the daemon", "`systemctl restart tidegate`"] {
+        for says in [place, "came after the start of the daemon", "`systemctl restart tidegate`"] {
             assert!(told.contains(says), "{says}: {told}");
         }
     }
-    let took = world.seconds_since(begin, "started after the daemon");
+    let took = world.seconds_since(begin, "came after the start of the daemon");
     assert!(took <= TOLD_MAX_S, "{took} s");
     // The hooks go on, whoever has its address now.
     let _server = Process::python(&bridge.container.path(), SERVER, &["0.0.0.0", "80", "77"]);

@@ -205,10 +205,11 @@ pub(crate) fn run() -> Result<()> {
     // All of it first: nobody waits for a failure that a compiler finds. What users build are the same
     // crates as release programs: `cargo xtask build`, which the demo begins with.
     let all = built("build", &mut cargo_test(&["--workspace"]), &mut tally);
-    if !all.is_empty() {
-        let tests = targets::all()?;
-        missing(&tests, &all).for_each(|test| tally.broken(&format!("not built: {test:?}")));
+    if all.is_empty() {
+        return report(&tally);
     }
+    let tests = targets::all()?;
+    missing(&tests, &all).for_each(|test| tally.broken(&format!("not built: {test:?}")));
     for turn in turns(all) {
         tally.add(run_turn(&turn));
     }

@@ -53,7 +53,10 @@ pub(crate) fn watch(
     }
     let status = child.wait()?;
     if alarm.stop() {
-        let why = format!("killed: not finished within {} minutes", limit.as_secs() / 60);
+        let why = format!(
+            "killed: not finished within the {} s that its group had left",
+            limit.as_secs()
+        );
         tally.note(&why);
         bail!(why);
     }

@@ -212,6 +212,7 @@ pub(crate) fn shop() -> ServiceState {
         restored: None,
         bypassed: Some(Bypassed { connections: 12, ..Bypassed::default() }),
         unreplied: Some(Bypassed { connections: 7, ..Bypassed::default() }),
+        barred: String::new(),
         remote: remote_limits(),
         remote_sums: vec![RemoteSum {
             peer: "b1".into(),

@@ -10,7 +10,7 @@ use tidegate_sim::world::Arrival;
 use tidegate_units::Nanos;
 
 /// The name under which clients that are exempt are counted.
-pub(crate) const EXEMPT: &str = "exempt";
+pub(crate) const EXEMPT: &str = "exempt clients";
 
 /// A class as it is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use std::collections::BTreeMap;
 use tidegate_model::SERVICES_MAX;
 
-/// Classes of one src_row, by service; 0: none.
+/// Classes of one row, by service; 0: none.
 type Row = [u8; SERVICES_MAX];
 
 /// Bits of an address that the root looks at, and each block after it.

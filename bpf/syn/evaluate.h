@@ -8,7 +8,7 @@
  *						for what is late (syn/late.h),
  *						which goes on as a SYN without
  *						a socket does
- *	exempt port or source		pass
+ *	exempt port or source			pass
  *	a socket exists for the tuple		pass (socket-…), but for one in
  *						TIME_WAIT whose tuple the SYN
  *						opens anew (track/queue.h)

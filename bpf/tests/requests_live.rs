@@ -24,7 +24,7 @@ use tidegate_units::Rate;
 const ADDRESSES: [&str; 2] = ["10.77.0.1:80", "[fd77::1]:80"];
 /// The client's addresses, and one from which nothing comes.
 const CLIENTS: [&str; 2] = ["10.77.0.2", "fd77::2"];
-const STRANGER: &str = "10.77.0.3";
+const ABSENT: &str = "10.77.0.3";
 const MODES: [AttachMode; 3] = [AttachMode::Xdp, AttachMode::Tcx, AttachMode::Clsact];
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -187,7 +187,7 @@ fn a_client_sees_a_whole_503_and_no_socket_is_left() {
             });
             assert_eq!(seen, u32::from(at == 0), "{mode:?} {address}: requests of the server");
             assert_eq!(count(&dataplane, 0).refused, before + 1, "{mode:?} {address}");
-            let found = [CLIENTS[at], STRANGER].map(|client| was_refused(&dataplane, client));
+            let found = [CLIENTS[at], ABSENT].map(|client| was_refused(&dataplane, client));
             assert_eq!(found, [[true, false], [false; 2]], "{mode:?} {address}");
         }
     }
@@ -213,7 +213,7 @@ fn a_client_is_found_that_rules_in_shadow_would_have_refused() {
     });
     assert_eq!(seen, 2, "the server has both requests");
     assert_eq!(was_refused(&dataplane, CLIENTS[0]), [false, true]);
-    assert_eq!(was_refused(&dataplane, STRANGER), [false; 2]);
+    assert_eq!(was_refused(&dataplane, ABSENT), [false; 2]);
 }
 
 #[test]

@@ -24,8 +24,8 @@ fn row(name: &str) -> Row {
 const SEEDS: [u64; 3] = [SEED, SEED + 1, SEED + 2];
 
 /// Rows whose p99 at this load misses its bound of three times that at 0.9. With other seeds it was
-/// nginx-4x10ms-exponential at this load, the miss of decision 3: the load before it is exactly the capacity, and
-/// leaves a queue that neither CPU nor accept queue shows. Whether this one has the same cause is not known.
+/// nginx-4x10ms-exponential at this load: the load before it is exactly the capacity, and leaves a queue that
+/// neither CPU nor accept queue shows. docs/reports/default-controller.md has misses of both kinds.
 const MISSED: [(&str, u32); 1] = [("nginx-150x200ms-constant", 2)];
 
 /// Courses of a slow dependency in which a controller takes its beginning for an overload.

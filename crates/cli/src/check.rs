@@ -144,8 +144,12 @@ fn not_ready(socket: &Path) -> Vec<String> {
     if page.status == READY {
         return Vec::new();
     }
+    let first = page.body.trim().to_owned();
+    let barred = snapshot.services.iter().filter(|service| !service.barred.is_empty());
+    let barred = barred.map(|service| format!("service {}: {}", service.name, service.barred));
+    let barred = Vec::from_iter(barred.filter(|text| *text != first));
     let of_hooks = snapshot.warnings.into_iter().filter(|text| text.contains(HOOKS));
-    std::iter::once(page.body.trim().to_owned()).chain(of_hooks).collect()
+    std::iter::once(first).chain(barred).chain(of_hooks).collect()
 }
 
 /// The document about a file that is no configuration.

@@ -419,7 +419,7 @@ impl Owner {
         let uncounted = self.uncounted_until.is_some_and(|until| now < until);
         let Self { sensed, intent, warnings, .. } = self;
         for (sensed, service) in sensed.iter_mut().zip(&intent.config.services) {
-            // Where a gateway stands in front, no SYN needs to be seen.
+            // Where a gateway stands in front, no SYN needs to be seen, nor an accept queue.
             if uncounted || intent.config.is_routed(&service.name) {
                 (sensed.bypassed, sensed.unreplied, sensed.barred) = Default::default();
             }

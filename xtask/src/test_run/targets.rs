@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::process;
 
-/// A test program: its crate, and the name of its file in `tests/`, `lib`, or `bin` and a name.
+/// A test program: its crate, and the name of its file in `tests/`, `lib`, or its kind and a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Test {
     pub(crate) package: String,
@@ -54,6 +54,7 @@ impl Target {
         match () {
             () if is("test") => self.name.clone(),
             () if is("bin") => format!("bin {}", self.name),
+            () if is("example") || is("bench") => format!("{} {}", self.kind[0], self.name),
             () => "lib".to_owned(),
         }
     }

@@ -247,6 +247,11 @@ impl Sense {
             out.signals.period = period;
             let space = &mut spaces[service.space];
             out.signals.queue = service.queue(now, &space.listed, &mut out.problems);
+            out.barred = space.barred();
+            if !out.barred.is_empty() {
+                // Another matter than a server that does not listen, so it is logged at once.
+                out.problems.iter_mut().for_each(|problem| problem.signal = "namespace");
+            }
             out.signals.queue.interface = interfaces.queue(now);
             if service.source.needs_interface
                 && let Some(why) = interfaces.problem(now)
@@ -277,7 +282,6 @@ impl Sense {
             let counts = out.signals.balance.counts.map(|counts| counts.value);
             let found = service.bypassed(now, counts, space);
             (out.bypassed, out.unreplied) = (found.bypassed, found.unreplied);
-            out.barred = space.barred();
             sensed.push(out);
         }
         sensed

@@ -318,6 +318,9 @@ const fn tick<'a>(
         took,
         first_attempts: happened.first_attempts,
         refused: happened.refused,
+        // Here nobody is spoofed, and who leaves without a response has completed nothing.
+        tokens: 0,
+        given_up: 0,
         connected: happened.connected,
         started: happened.started,
         completed: happened.completed,

@@ -22,12 +22,16 @@ pub struct CrowdTick<'a> {
     pub first_attempts: u32,
     /// New connections refused, repeated attempts included.
     pub refused: u32,
+    /// SYNs that took a token of the limit, where that is counted.
+    pub tokens: u32,
     /// Connections whose handshake was completed.
     pub connected: u32,
     /// Exchanges begun.
     pub started: u32,
-    /// Exchanges completed.
+    /// Exchanges completed, or ended otherwise.
     pub completed: u32,
+    /// Of them those that ended without a response: nothing carried them.
+    pub given_up: u32,
     /// Segments with payload that the server sent, and those of them that it had sent before.
     pub segments: (u32, u32),
     /// Exchanges in flight.
@@ -45,6 +49,8 @@ pub struct CrowdSaid {
     pub slow: f64,
     /// The limit from now on; none admits everybody.
     pub limit: Option<CrowdLimit>,
+    /// Where nothing is limited: the limit that would hold what completes, during an alarm.
+    pub would: Option<CrowdLimit>,
     /// From how long on an exchange in flight is to be counted as overdue; none: not yet known.
     pub overdue_after: Option<Nanos>,
 }
@@ -73,43 +79,53 @@ impl Crowd {
         self.demand.tick(s, demand, turns, learn);
         self.slow.tick(tick.took, &Seen { s, overdue: f64::from(tick.overdue), crowd: on });
         if tick.connected > 0 {
-            let now = f64::from(tick.started) / f64::from(tick.connected);
+            let asked = tick.started.saturating_sub(tick.given_up);
+            let now = f64::from(asked) / f64::from(tick.connected);
             let weight = -libm::expm1(-s / PER_CONNECTION_S);
             self.per_connection += weight * (now.max(1.0) - self.per_connection);
         }
         let begins = self.slow.is_certain() && self.demand.is_up();
-        let limit = if enforced {
-            let limit = self.limit.tick(&self.shown(tick, s), begins);
+        let shown = self.shown(tick, s);
+        let (limit, would) = if enforced {
+            // Where nothing was limited before there may be an alarm without a limit.
+            let goes_on = on && !self.limit.is_on() && self.slow.is_slow();
+            let limit = self.limit.tick(&shown, begins || goes_on);
             self.alarm = self.limit.is_on();
-            limit
+            (limit, None)
         } else {
+            let would = self.limit.would(&shown);
             self.alarm = begins || (on && self.slow.is_slow());
-            None
+            (None, self.alarm.then_some(would))
         };
         if on && !self.alarm {
             self.slow.again();
         }
         let overdue_after = self.slow.overdue_after_s().map(Nanos::from_secs_f64);
-        CrowdSaid { alarm: self.alarm, slow: self.slow.share(), limit, overdue_after }
+        CrowdSaid { alarm: self.alarm, slow: self.slow.share(), limit, would, overdue_after }
     }
 
     fn shown(&self, tick: &CrowdTick<'_>, s: f64) -> Shown {
         Shown {
             s,
-            completed: f64::from(tick.completed),
+            completed: f64::from(tick.completed.saturating_sub(tick.given_up)),
             in_flight: f64::from(tick.in_flight),
             came: f64::from(tick.first_attempts),
             refused: f64::from(tick.refused),
+            tokens: f64::from(tick.tokens),
+            connected: f64::from(tick.connected),
             segments: (f64::from(tick.segments.0), f64::from(tick.segments.1)),
             usual_s: self.slow.usual_s(),
             per_connection: self.per_connection,
         }
     }
 
-    /// Ends an alarm of one that is only watched, and forgets what led there; what is usual stays known.
+    /// Ends an alarm, and a limit, and forgets what led there; what is usual stays known.
     pub(super) const fn rest(&mut self) {
         self.slow.rest();
         self.alarm = false;
+        if self.limit.is_on() {
+            self.limit.end();
+        }
     }
 
     /// Whether it is slow at the moment, crowd or not.

@@ -8,7 +8,8 @@
 //! are held. It is never far below what completes.
 //!
 //! It is over when it refuses nobody any more, or what comes for the first time fits well: then lifting
-//! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about what is in flight is taken back.
+//! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about what is in flight is taken back,
+//! and so is one whose tokens go to SYNs that complete no handshake: to spoofed ones.
 
 /// Time constant of μ, seconds.
 const MU_S: f64 = 4.0;
@@ -45,6 +46,11 @@ const WITHOUT_EFFECT: f64 = 2.0;
 const EFFECT_S: f64 = 30.0;
 /// Fewer in flight by this share are an effect.
 const FALLS: f64 = 0.95;
+/// Of the SYNs that take tokens fewer than this share complete a handshake, for so long: the others are spoofed, and
+/// take the tokens of clients. Fewer tokens a second say nothing.
+const PROVED: f64 = 0.25;
+const SPOOFED_S: f64 = 10.0;
+const TOKENS: f64 = 2.0;
 /// For so long a limit without effect is not tried again, at least.
 const PAUSE_S: f64 = 60.0;
 
@@ -68,6 +74,9 @@ pub(super) struct Shown {
     pub(super) came: f64,
     /// New connections refused in it, repeated attempts included.
     pub(super) refused: f64,
+    /// SYNs that took a token, and connections whose handshake was completed.
+    pub(super) tokens: f64,
+    pub(super) connected: f64,
     /// Segments that the server sent in it, and those of them that it had sent before.
     pub(super) segments: (f64, f64),
     /// How long exchanges usually take, seconds.
@@ -82,6 +91,8 @@ struct Begun {
     /// It has changed nothing for so long: no fewer than the least are in flight.
     vain_s: f64,
     least: f64,
+    /// Its tokens went to spoofed SYNs for so long.
+    spoofed_s: f64,
 }
 
 #[derive(Clone, Debug)]
@@ -128,15 +139,8 @@ impl Limit {
 
     /// A tick; `crowd`: the detector sees one. The limit until the next.
     pub(super) fn tick(&mut self, shown: &Shown, crowd: bool) -> Option<CrowdLimit> {
-        let s = shown.s.max(1e-3);
-        self.seen_s += s;
-        let weight = -libm::expm1(-s / MU_S.min(self.seen_s));
-        self.mu += weight * (shown.completed / s - self.mu);
-        self.came += -libm::expm1(-s / CAME_S.min(self.seen_s)) * (shown.came / s - self.came);
-        self.best = self.mu.max(self.best * (1.0 - s / BEST_S).max(0.0));
-        self.pause_s = (self.pause_s - s).max(0.0);
+        let s = self.measure(shown);
         if self.begun.is_none() {
-            self.since_end_s += s;
             if !crowd || self.pause_s > 0.0 {
                 return None;
             }
@@ -145,13 +149,36 @@ impl Limit {
         self.go_on(shown, s)
     }
 
+    /// A tick in which nothing is limited; the limit that would hold what completes. What it changes is not seen, so
+    /// it is not corrected by what is in flight.
+    pub(super) fn would(&mut self, shown: &Shown) -> CrowdLimit {
+        if self.is_on() {
+            self.end();
+        }
+        self.measure(shown);
+        limit(self.mu.max(BEST * self.best).max(0.1) / shown.per_connection.max(1.0))
+    }
+
+    /// What completes and comes; the seconds of the tick.
+    fn measure(&mut self, shown: &Shown) -> f64 {
+        let s = shown.s.max(1e-3);
+        self.seen_s += s;
+        let weight = -libm::expm1(-s / MU_S.min(self.seen_s));
+        self.mu += weight * (shown.completed / s - self.mu);
+        self.came += -libm::expm1(-s / CAME_S.min(self.seen_s)) * (shown.came / s - self.came);
+        self.best = self.mu.max(self.best * (1.0 - s / BEST_S).max(0.0));
+        self.pause_s = (self.pause_s - s).max(0.0);
+        self.since_end_s += if self.is_on() { 0.0 } else { s };
+        s
+    }
+
     fn begin(&mut self) {
         self.needs_s = match self.since_end_s < SOON_S {
             true => (2.0 * self.needs_s).min(QUIET_S.1),
             false => QUIET_S.0,
         };
         self.held = 1.0;
-        self.begun = Some(Begun { quiet_s: 0.0, vain_s: 0.0, least: f64::MAX });
+        self.begun = Some(Begun { quiet_s: 0.0, vain_s: 0.0, least: f64::MAX, spoofed_s: 0.0 });
     }
 
     fn go_on(&mut self, shown: &Shown, s: f64) -> Option<CrowdLimit> {
@@ -171,7 +198,9 @@ impl Limit {
         let vain = shown.in_flight > WITHOUT_EFFECT * target && !falls;
         begun.least = if falls { shown.in_flight } else { begun.least };
         begun.vain_s = if vain { begun.vain_s + s } else { 0.0 };
-        if begun.vain_s > EFFECT_S {
+        let spoofed = shown.tokens > TOKENS * s && shown.connected < PROVED * shown.tokens;
+        begun.spoofed_s = if spoofed { begun.spoofed_s + s } else { 0.0 };
+        if begun.vain_s > EFFECT_S || begun.spoofed_s > SPOOFED_S {
             self.pause_s = self.next_pause_s;
             self.next_pause_s *= 2.0;
             self.end();
@@ -188,14 +217,18 @@ impl Limit {
             true => (best + off * (best - mu), GAIN.0),
             false => (best, GAIN.1),
         };
-        let rate = (base * (1.0 + gain * off)).max(0.1) / per_connection;
-        Some(CrowdLimit { rate, burst: (rate * BURST_S).max(2.0) })
+        Some(limit((base * (1.0 + gain * off)).max(0.1) / per_connection))
     }
 
-    const fn end(&mut self) {
+    pub(super) const fn end(&mut self) {
         self.begun = None;
         self.since_end_s = 0.0;
     }
+}
+
+/// A rate with its bucket.
+pub(super) const fn limit(rate: f64) -> CrowdLimit {
+    CrowdLimit { rate, burst: (rate * BURST_S).max(2.0) }
 }
 
 #[cfg(test)]
@@ -212,6 +245,8 @@ mod tests {
         deaf: bool,
         /// Share of the segments that are sent again.
         again: f64,
+        /// Share of the SYNs that complete a handshake.
+        proved: f64,
         rates: Vec<f64>,
     }
 
@@ -225,6 +260,7 @@ mod tests {
                 usual_s: 0.2,
                 deaf: false,
                 again: 0.0,
+                proved: 1.0,
                 rates,
             }
         }
@@ -243,6 +279,8 @@ mod tests {
                     came: offered * 0.5,
                     in_flight: if self.deaf { 500.0 } else { self.in_flight },
                     refused: offered - came,
+                    tokens: came,
+                    connected: came * self.proved,
                     segments: (100.0, 100.0 * self.again),
                     usual_s: self.usual_s,
                     per_connection: 1.0,
@@ -319,5 +357,29 @@ mod tests {
         let tried = plant.rates.len();
         plant.run(20, 60.0, true);
         assert_eq!(plant.rates.len(), tried, "not at once again");
+    }
+
+    /// What takes the tokens are SYNs that nobody completes. Where most are clients', it is held.
+    #[test]
+    fn a_limit_whose_tokens_go_to_spoofed_syns_is_taken_back() {
+        for (proved, held) in [(0.5, true), (0.1, false)] {
+            let mut plant = Plant { proved, ..Plant::new() };
+            plant.run(20, 30.0, false);
+            assert!(plant.run(8, 200.0, true));
+            assert_eq!(plant.run(10, 200.0, true), held, "{proved}");
+        }
+    }
+
+    /// In shadow nothing is corrected: it is what the server carries.
+    #[test]
+    fn what_would_be_limited_is_what_completes() {
+        let mut plant = Plant::new();
+        plant.run(20, 30.0, false);
+        let shown = Shown { s: 0.5, completed: 25.0, in_flight: 900.0, ..Shown::default() };
+        let would = (0..40).map(|_| plant.limit.would(&shown)).last();
+        assert!(would.is_some_and(|limit| (45.0..=50.0).contains(&limit.rate)), "{would:?}");
+        assert!(plant.run(20, 200.0, true));
+        plant.limit.would(&shown);
+        assert!(!plant.limit.is_on(), "not enforced any more");
     }
 }

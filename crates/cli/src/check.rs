@@ -227,6 +227,13 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
     if let Some(router) = &config.router {
         let prefixes: Vec<String> = router.destinations.iter().map(ToString::to_string).collect();
         writeln!(out, "router: measures destinations in {}", prefixes.join(", "))?;
+        if let Some(limit) = &router.limit {
+            let (mode, least) = (limit.mode.name(), limit.least());
+            writeln!(
+                out,
+                "router: in a flash crowd limits new connections to what a destination completes, {least} at least ({mode})"
+            )?;
+        }
     }
     let Some(flowspec) = &config.flowspec else { return Ok(()) };
     let exports: Vec<&str> = flowspec.export.iter().map(|export| &*export.service).collect();

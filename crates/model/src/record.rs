@@ -270,6 +270,18 @@ pub enum What {
         why: String,
         /// How long it was.
         lasted: Nanos,
+        /// SYNs that its limit refused; in shadow those that it would have.
+        #[serde(default)]
+        refused: u64,
+    },
+    /// New connections to a destination with a flash crowd are limited.
+    CrowdLimited {
+        /// The destination.
+        destination: String,
+        /// New connections per second that pass.
+        rate: f64,
+        /// Refusals are only counted.
+        shadow: bool,
     },
     /// Hooks of an interface are not there any more.
     HooksLost {
@@ -568,8 +580,16 @@ impl What {
                      size"
                 )
             }
-            Self::CrowdEnded { destination, why, lasted } => {
-                format!("{destination}: flash crowd ended after {lasted}; {why}")
+            Self::CrowdEnded { destination, why, lasted, refused } => {
+                let refused = match refused {
+                    0 => String::new(),
+                    n => format!("; {n} SYNs beyond its limit"),
+                };
+                format!("{destination}: flash crowd ended after {lasted}; {why}{refused}")
+            }
+            Self::CrowdLimited { destination, rate, shadow } => {
+                let done = if *shadow { "would be limited" } else { "are limited" };
+                format!("{destination}: new connections {done} to {rate:.1}/s")
             }
             Self::HooksLost { interface, why, open } => {
                 let open = if *open { ", and nothing is limited there" } else { "" };

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flash crowds at the destinations behind a router: our detector (`tidegate_control::crowd`), on what the
-//! kernel measures. It limits nothing: it says when a crowd begins, why it is slow, and when it is over.
+//! Flash crowds at the destinations behind a router: our detector and its law (`tidegate_control::crowd`), on what the
+//! kernel measures. It says when a crowd begins, why it is slow, and when it is over; and, where the operator wants
+//! that, it limits new connections to the destination meanwhile (`limiting.rs`).
 //!
 //! Demand is exchanges that begin. A SYN may be spoofed, and a connection may be opened to be idle: neither
 //! moves it. Where one connection in n is followed, the detectors see the sample: what is beyond chance depends on
 //! how many were counted. What is shown is multiplied.
 
+use super::limiting::{LimitIntent, Limited};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use tidegate_bpf::{Error, ROUTER_SWEEPS, RouterTimes};
-use tidegate_control::crowd::{CrowdSaid, CrowdTick, Crowds, Took, Why};
+use tidegate_bpf::policy::BucketSpec;
+use tidegate_bpf::{Error, ROUTER_SWEEPS, RouterLimited, RouterTimes};
+use tidegate_control::crowd::{CrowdLimit, CrowdSaid, CrowdTick, Crowds, Took, Why};
 use tidegate_model::record::What;
 use tidegate_model::router::{CrowdState, DestinationCounts};
+use tidegate_model::{Listen, Mode, Protocol};
 use tidegate_units::Nanos;
 
 /// How often the detectors look, as those of the simulator do. After a pause (the daemon was stopped) they begin
@@ -55,6 +59,12 @@ pub(super) trait Counted {
     fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), Error>;
     /// Handshakes whose notes were overwritten, in all.
     fn overwritten(&self) -> Result<u64, Error>;
+    /// What the limit of a destination has done.
+    fn limited(&self, place: usize) -> Option<RouterLimited>;
+    /// Limits new connections to a destination, or does not any more.
+    fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error>;
+    /// The lease on all limits, and how they hold; `None`: they do not.
+    fn renew(&self, now: Nanos, mode: Option<Mode>) -> Result<(), Error>;
 }
 
 impl Counted for tidegate_bpf::Router {
@@ -77,6 +87,18 @@ impl Counted for tidegate_bpf::Router {
     fn overwritten(&self) -> Result<u64, Error> {
         Ok(self.losses()?.handshakes)
     }
+
+    fn limited(&self, place: usize) -> Option<RouterLimited> {
+        self.limited(place)
+    }
+
+    fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error> {
+        self.set_limit(place, limit)
+    }
+
+    fn renew(&self, now: Nanos, mode: Option<Mode>) -> Result<(), Error> {
+        self.renew(now, mode)
+    }
 }
 
 /// A crowd that is there.
@@ -87,8 +109,11 @@ struct Alarm {
     last: Nanos,
     why: Why,
     slow: f64,
-    /// Its begin is an event.
+    /// Its begin is an event, and that it is limited is one.
     told: bool,
+    told_limit: bool,
+    /// SYNs that were beyond a limit before it.
+    beyond: u64,
 }
 
 /// A destination that is watched.
@@ -110,6 +135,7 @@ struct Watched {
     /// When a crowd of it was an event last.
     told: Option<Nanos>,
     alarm: Option<Alarm>,
+    limited: Limited,
 }
 
 /// The detectors of a router.
@@ -129,6 +155,13 @@ pub(super) struct FlashCrowds {
     events: Vec<What>,
     /// When the last crowds began that are events.
     told: VecDeque<Nanos>,
+    /// What is wanted of limits, and when enough was seen last to say what they should be.
+    intent: LimitIntent,
+    sure: Nanos,
+    /// The last that the kernel was told of limits failed: their lease is not renewed.
+    failed: bool,
+    limits_time: Nanos,
+    limits_allowed: f64,
 }
 
 impl FlashCrowds {
@@ -167,22 +200,68 @@ impl FlashCrowds {
         });
     }
 
+    /// What is wanted of limits from now on. Where they hold in another way, those that are there end: others begin with
+    /// the next look.
+    ///
+    /// # Errors
+    /// When the kernel cannot be told: what it has then ends with the lease, or with the next look.
+    pub(super) fn intend(
+        &mut self,
+        counted: &impl Counted,
+        intent: &LimitIntent,
+        now: Nanos,
+    ) -> Result<(), Error> {
+        if self.intent == *intent {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.intent, intent.clone()).now();
+        if before == intent.now() {
+            return Ok(());
+        }
+        let renewed = counted.renew(now, intent.now());
+        self.failed = renewed.is_err();
+        self.open(counted).and(renewed)
+    }
+
+    /// Ends all limits.
+    fn open(&mut self, counted: &impl Counted) -> Result<(), Error> {
+        let all = self.watched.iter_mut();
+        let opened =
+            all.map(|(place, one)| one.limited.lift(counted, *place)).fold(Ok(()), Result::and);
+        self.failed |= opened.is_err();
+        opened
+    }
+
     /// After each sweep.
     ///
     /// # Errors
-    /// When the kernel cannot be asked what was overwritten, or told what takes too long. All else was done.
+    /// When the kernel cannot be asked what was overwritten, or told what takes too long or what is limited. All else
+    /// was done.
     pub(super) fn swept(
         &mut self,
         counted: &impl Counted,
         now: Nanos,
         sample: u32,
     ) -> Result<(), Error> {
+        let looked = self.look_at(counted, now, sample);
+        // What could not be written does not hold for longer than the lease.
+        let renewed = match self.intent.now() {
+            Some(mode) if !self.failed => counted.renew(now, Some(mode)),
+            _ => Ok(()),
+        };
+        looked.and(renewed)
+    }
+
+    fn look_at(&mut self, counted: &impl Counted, now: Nanos, sample: u32) -> Result<(), Error> {
         self.sample = sample;
         for (place, one) in &mut self.watched {
             one.overdue.push_back(counted.overdue(*place).unwrap_or_default());
             if one.overdue.len() > ROUTER_SWEEPS as usize + 1 {
                 one.overdue.pop_front();
             }
+        }
+        if self.looked.is_none() {
+            self.sure = now;
         }
         let (then, overwritten) = *self.looked.get_or_insert((now, counted.overwritten()?));
         let period = now.since(then);
@@ -196,9 +275,14 @@ impl FlashCrowds {
         }
         if period > TICK_MAX || self.flooded == Some(now) {
             self.watched.iter_mut().for_each(|(place, one)| one.begin_anew(counted, *place));
-            return Ok(());
+            // Limits stay as they are for a moment; none is made tighter by what is not known.
+            let old = now.since(self.sure) > TICK_MAX;
+            return if old { self.open(counted) } else { Ok(()) };
         }
-        self.look(counted, (now, period))
+        self.sure = now;
+        let looked = self.look(counted, (now, period));
+        self.failed = looked.is_err();
+        looked
     }
 
     /// Most handshakes were not seen to their end: demand is not known.
@@ -216,10 +300,19 @@ impl FlashCrowds {
     fn look(&mut self, counted: &impl Counted, (now, period): (Nanos, Nanos)) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut said = Vec::with_capacity(self.watched.len());
+        let slow = self.slow();
+        let (intent, sample) = (&self.intent, self.sample.max(1));
         for (place, one) in &mut self.watched {
-            let Some(tick) = one.tick(counted, *place, now) else { continue };
-            let of = one.ask(&mut self.detectors, *place, (&tick, period, now));
+            let Some(tick) = one.tick(counted, *place, (now, period)) else { continue };
+            let mode = intent.now().filter(|_| one.limited.is_hot(slow) && !one.is_spared(intent));
+            let scale = Scale { period, sample, enforced: mode == Some(Mode::Enforce) };
+            let of = one.ask(&mut self.detectors, *place, (&tick, &scale, now));
             failed = failed.and(one.count_overdue(counted, *place, of.overdue_after));
+            let wanted = mode.and(of.limit.or(of.would));
+            failed = failed.and(one.put(counted, *place, (&tick, &scale), (wanted, intent)));
+            let rate = one.limited.rate();
+            self.limits_time += if rate.is_some() { period } else { Nanos::ZERO };
+            self.limits_allowed += rate.unwrap_or_default() * period.as_secs_f64();
             said.push((*place, of));
         }
         let whys = self.whys(&said, now);
@@ -229,6 +322,12 @@ impl FlashCrowds {
         let crowds = self.watched.values().filter(|one| one.alarm.is_some()).count() as u64;
         self.lasted += Nanos(period.0.saturating_mul(crowds));
         failed
+    }
+
+    /// Handshakes of those that are slow.
+    fn slow(&self) -> f64 {
+        let slow = self.watched.iter().filter(|(place, _)| self.detectors.is_slow(**place as u64));
+        slow.map(|(_, one)| one.limited.hits()).sum()
     }
 
     /// Demand, and that of it which is slow, of all and by address, where a reason is asked for. Ports of one address
@@ -263,13 +362,14 @@ impl FlashCrowds {
                 self.told.retain(|then| now.since(*then) < EVENTS_WITHIN);
                 let told = self.told.len() < EVENTS_MAX
                     && one.told.is_none_or(|then| now.since(then) >= EVENT_EVERY);
-                one.alarm = Some(Alarm { since: now, last: now, why, slow: said.slow, told });
+                let (slow, beyond) = (said.slow, one.beyond());
+                let (since, last, told_limit) = (now, now, false);
+                one.alarm = Some(Alarm { since, last, why, slow, told, told_limit, beyond });
                 self.began += 1;
                 if told {
                     one.told = Some(now);
                     self.told.push_back(now);
                     let (destination, why) = (one.address.to_string(), why.text().to_owned());
-                    let slow = said.slow;
                     self.events.push(What::CrowdBegan { destination, why, demand, slow });
                 }
             }
@@ -284,6 +384,7 @@ impl FlashCrowds {
             }
             (_, false) => {}
         }
+        self.events.extend(one.says_limit(self.intent.now()));
     }
 
     /// Exchanges that begin per second, as if all were followed.
@@ -301,6 +402,8 @@ impl FlashCrowds {
                 why: alarm.why.text().to_owned(),
                 demand: self.demand(*place),
                 slow: alarm.slow,
+                limit: one.limited.rate(),
+                refused: one.beyond().saturating_sub(alarm.beyond),
             };
             Some((*place, state))
         };
@@ -315,6 +418,23 @@ impl FlashCrowds {
     /// How long they were, those of all destinations added up.
     pub(super) const fn lasted(&self) -> Nanos {
         self.lasted
+    }
+
+    /// How long there were limits, those of all destinations added up, and their rates over that time.
+    pub(super) const fn limits(&self) -> (Nanos, f64) {
+        (self.limits_time, self.limits_allowed)
+    }
+
+    /// How limits hold where they do, and why they do not hold now.
+    pub(super) fn limits_open(&self, now: Nanos) -> (Option<Mode>, &'static str) {
+        let blind = self.looked.is_some() && now.since(self.sure) > TICK_MAX;
+        let why = match self.intent.mode() {
+            None => "",
+            Some(_) if self.intent.released() => "limits are open: everything is released",
+            Some(_) if blind => "limits are open: what comes is not known",
+            Some(_) => "",
+        };
+        (self.intent.mode(), why)
     }
 
     /// Why crowds may be there that are not found.
@@ -373,6 +493,7 @@ impl Watched {
     ) -> Option<Self> {
         let counts = counted.counts(place)?;
         Some(Self {
+            limited: Limited::new(counted, place),
             address,
             counts,
             times: counted.times(place)?,
@@ -393,10 +514,50 @@ impl Watched {
             (self.counts, self.times, self.ended) = (counts, times, ended(&counts));
             self.subtract.clear();
         }
+        self.limited.begin_anew(counted, place);
+    }
+
+    /// SYNs beyond a limit, executed or not.
+    const fn beyond(&self) -> u64 {
+        self.counts.refused.saturating_add(self.counts.would_refuse)
+    }
+
+    /// It never has a limit here.
+    fn is_spared(&self, intent: &LimitIntent) -> bool {
+        let (address, port) = (Some(self.address.ip()), self.address.port());
+        intent.spares(Listen { address, port, protocol: Protocol::Tcp })
+    }
+
+    /// What the law wants goes to the kernel, as if all connections were followed.
+    fn put(
+        &mut self,
+        counted: &impl Counted,
+        place: usize,
+        (tick, scale): (&Tick, &Scale),
+        (wanted, intent): (Option<CrowdLimit>, &LimitIntent),
+    ) -> Result<(), Error> {
+        let sample = f64::from(scale.sample);
+        let wanted = wanted.map(|limit| CrowdLimit { rate: limit.rate * sample, ..limit });
+        let connected = tick.new.admitted as f64 * sample;
+        self.limited.put(counted, place, (scale.period, connected), (wanted, intent))
+    }
+
+    /// That it is limited is told once a crowd.
+    fn says_limit(&mut self, mode: Option<Mode>) -> Option<What> {
+        let rate = self.limited.rate()?;
+        let alarm = self.alarm.as_mut().filter(|alarm| alarm.told && !alarm.told_limit)?;
+        alarm.told_limit = true;
+        let (destination, shadow) = (self.address.to_string(), mode != Some(Mode::Enforce));
+        Some(What::CrowdLimited { destination, rate, shadow })
     }
 
     /// What is new since the last look.
-    fn tick(&mut self, counted: &impl Counted, place: usize, now: Nanos) -> Option<Tick> {
+    fn tick(
+        &mut self,
+        counted: &impl Counted,
+        place: usize,
+        (now, period): (Nanos, Nanos),
+    ) -> Option<Tick> {
         let counts = counted.counts(place)?;
         let new = counts.with(self.counts, u64::saturating_sub);
         let times = (new.completed + new.resumed > 0).then(|| counted.times(place)).flatten();
@@ -407,7 +568,8 @@ impl Watched {
         // A response that goes on has not ended: the one that ends next is not another one.
         let more = all.saturating_sub(self.ended);
         self.ended = self.ended.max(all);
-        Some(Tick { begun: new.begun, connected: new.admitted, ended: more, in_flight, took })
+        let limited = self.limited.tick(counted, place, (period, new.admitted));
+        Some(Tick { new, ended: more, in_flight, took, limited })
     }
 
     /// What was completed. Responses that went on are subtracted from those that come next in their bucket.
@@ -439,42 +601,56 @@ impl Watched {
         &mut self,
         detectors: &mut Crowds,
         place: usize,
-        (tick, period, now): (&Tick, Nanos, Nanos),
+        (tick, scale, now): (&Tick, &Scale, Nanos),
     ) -> CrowdSaid {
         let key = place as u64;
-        let mut said = detectors.tick(key, &self.shown(tick, period), false);
+        let mut said = detectors.tick(key, &self.shown(tick, scale), scale.enforced);
         if detectors.demand(key) >= BUSY {
             self.busy = now;
         }
         let learns = now.since(self.since) < LEARNS_FOR;
         if learns || now.since(self.busy) >= QUIET_AFTER {
             detectors.rest(key);
-            said.alarm = false;
+            said = CrowdSaid { overdue_after: said.overdue_after, slow: said.slow, ..NOTHING };
         }
-        if self.alarm.as_ref().is_some_and(|alarm| now.since(alarm.since) >= USUAL_AFTER) {
+        // What a limit holds is no usual load.
+        if said.limit.is_none()
+            && self.alarm.as_ref().is_some_and(|alarm| now.since(alarm.since) >= USUAL_AFTER)
+        {
             detectors.forget(key);
             self.since = now;
-            said.alarm = false;
+            said = CrowdSaid { overdue_after: said.overdue_after, slow: said.slow, ..NOTHING };
         }
         said
     }
 
-    fn shown<'a>(&self, tick: &'a Tick, period: Nanos) -> CrowdTick<'a> {
+    fn shown<'a>(&self, tick: &'a Tick, scale: &Scale) -> CrowdTick<'a> {
         let of = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        let (started, connected) = (of(tick.begun), of(tick.connected));
+        // SYNs are all counted, and connections only if they are followed.
+        let sampled = |n: u64| of(n.div_ceil(u64::from(scale.sample)));
+        let (started, connected) = (of(tick.new.begun), of(tick.new.admitted));
         let round = self.overdue.front().zip(self.overdue.back());
         CrowdTick {
-            period,
+            period: scale.period,
             took: &tick.took,
-            // So the demand is what was started.
-            first_attempts: started.min(connected),
+            // So the demand is what was started, and what was refused to start.
+            first_attempts: started
+                .min(connected)
+                .saturating_add(sampled(tick.limited.refused_first)),
+            refused: sampled(tick.new.refused),
+            tokens: sampled(tick.limited.tokens),
             connected,
             started,
             // Without a response, too: a client that says goodbye inside TLS begins an exchange that has none.
             completed: of(tick.ended),
+            given_up: of(tick.new.given_up),
+            // Of the segments only their share counts.
+            segments: (
+                of(tick.new.sent_bytes.saturating_add(tick.new.again_bytes)),
+                of(tick.new.again_bytes),
+            ),
             in_flight: of(tick.in_flight),
             overdue: of(round.map_or(0, |(first, last)| last.wrapping_sub(*first))),
-            ..CrowdTick::default()
         }
     }
 
@@ -497,18 +673,30 @@ impl Watched {
         let alarm = self.alarm.take()?;
         let (destination, why) = (self.address.to_string(), alarm.why.text().to_owned());
         let lasted = alarm.last.since(alarm.since);
-        alarm.told.then_some(What::CrowdEnded { destination, why, lasted })
+        let refused = self.beyond().saturating_sub(alarm.beyond);
+        alarm.told.then_some(What::CrowdEnded { destination, why, lasted, refused })
     }
 }
 
 /// What is new at a destination.
 struct Tick {
-    begun: u64,
-    connected: u64,
+    new: DestinationCounts,
     ended: u64,
     in_flight: u64,
     took: Vec<Took>,
+    limited: RouterLimited,
 }
+
+/// How long a tick was, of which part of the connections, and whether a limit would be executed.
+struct Scale {
+    period: Nanos,
+    sample: u32,
+    enforced: bool,
+}
+
+/// No alarm, and no limit.
+const NOTHING: CrowdSaid =
+    CrowdSaid { alarm: false, slow: 0.0, limit: None, would: None, overdue_after: None };
 
 /// Exchanges that have ended, with a response or without one. It falls when a response goes on.
 const fn ended(counts: &DestinationCounts) -> u64 {

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From the law to the kernel: servers that carry 30 exchanges a second each, and clients that a limit refuses.
+
+use super::*;
+use tidegate_config::Registry;
+
+/// A server completes so many in a sweep; with more than so many in flight it is slow.
+const CARRIES: u64 = 3;
+const QUEUE: u64 = 12;
+/// New connections in a sweep.
+const FEW: u64 = 2;
+const MANY: u64 = 10;
+
+/// A file with this section, and this service beside it.
+fn intent(limit: &str, service: &str) -> LimitIntent {
+    let text = format!(
+        "interfaces: [{{name: eth0}}]\nservices:\n  web: {service}\nrouter: {{destinations: ['192.0.2.0/24:80']{limit}}}\n"
+    );
+    let registry = Registry::new(["fresh_first"], ["default"]);
+    LimitIntent::of(&tidegate_config::parse(&text, &registry).unwrap())
+}
+
+fn mode(mode: &str) -> LimitIntent {
+    intent(&format!(", limit: {{mode: {mode}}}"), "{mode: shadow, listen: ['*:80']}")
+}
+
+/// Servers behind a router, in their usual load for two minutes.
+struct Servers {
+    world: World,
+    tokens: Vec<f64>,
+    sample: u32,
+}
+
+impl Servers {
+    fn new(servers: usize, intent: &LimitIntent) -> Self {
+        Self::sampled(servers, intent, 1)
+    }
+
+    fn sampled(servers: usize, intent: &LimitIntent, sample: u32) -> Self {
+        let mut calm = Self { world: World::new(servers), tokens: vec![0.0; servers], sample };
+        calm.intends(intent);
+        assert_eq!(calm.run(120, |_| FEW), [""; 0]);
+        calm
+    }
+
+    fn intends(&mut self, intent: &LimitIntent) {
+        let World { fake, crowds, now } = &mut self.world;
+        crowds.intend(fake, intent, *now).unwrap();
+    }
+
+    /// So many seconds, with so many new connections in a sweep at each; what happened.
+    fn run(&mut self, seconds: u64, offered: impl Fn(usize) -> u64) -> Vec<String> {
+        self.sweeps(seconds * 10, offered)
+    }
+
+    fn sweeps(&mut self, sweeps: u64, offered: impl Fn(usize) -> u64) -> Vec<String> {
+        let mut told = Vec::new();
+        for _ in 0..sweeps {
+            let enforced = self.world.fake.2.get().1 == Some(Mode::Enforce);
+            let mut places = self.world.fake.0.borrow_mut();
+            for (at, (place, tokens)) in places.iter_mut().zip(&mut self.tokens).enumerate() {
+                place.offers(offered(at), (enforced, tokens));
+            }
+            drop(places);
+            self.world.now += SWEEP;
+            let World { fake, crowds, now } = &mut self.world;
+            crowds.swept(fake, *now, self.sample).unwrap();
+            told.extend(crowds.events().iter().map(What::sentence));
+        }
+        told
+    }
+
+    fn limit(&self, at: usize) -> Option<f64> {
+        self.world.fake.0.borrow()[at].limit
+    }
+
+    fn counts(&self, at: usize) -> DestinationCounts {
+        self.world.fake.0.borrow()[at].counts
+    }
+
+    /// One that is in a crowd at the first server for half a minute.
+    fn crowded(servers: usize, intent: &LimitIntent) -> Self {
+        let mut crowded = Self::new(servers, intent);
+        crowded.run(30, |at| if at == 0 { MANY } else { FEW });
+        crowded
+    }
+}
+
+impl Place {
+    fn offers(&mut self, offered: u64, (enforced, tokens): (bool, &mut f64)) {
+        let room = self.limit.map_or(f64::MAX, |limit| (*tokens + limit / 10.0).min(5.0));
+        let within = offered.min(room as u64);
+        *tokens = if self.limit.is_some() { room - within as f64 } else { 0.0 };
+        let beyond = offered - within;
+        let admitted = if enforced { within } else { offered };
+        if enforced {
+            self.counts.refused += beyond;
+            self.limited.refused_first += beyond;
+        } else {
+            self.counts.would_refuse += beyond;
+        }
+        self.limited.tokens += if self.limit.is_some() { within } else { 0 };
+        let waits = self.counts.in_flight() + admitted;
+        let bucket = if waits > QUEUE { SLOW } else { USUAL };
+        let completed = (waits.min(CARRIES) as u32, bucket);
+        self.comes(Came { admitted, begun: admitted, completed, ..NOTHING });
+    }
+}
+
+#[test]
+fn the_hot_destination_is_limited_to_what_it_carries_until_the_crowd_is_over() {
+    let mut servers = Servers::new(2, &mode("enforce"));
+    assert_eq!((servers.limit(0), servers.limit(1)), (None, None));
+    let told = servers.run(60, |at| if at == 0 { MANY } else { FEW });
+    let limited = "192.0.2.0:80: new connections are limited to ";
+    assert!(told.len() == 2 && told[1].starts_with(limited), "{told:?}");
+    let rate = servers.limit(0).unwrap();
+    assert!((15.0..=42.0).contains(&rate), "{rate}");
+    assert!(servers.counts(0).in_flight() < 30, "{:?}", servers.counts(0));
+    let state = servers.world.crowd();
+    assert!(state.limit == Some(rate) && state.refused > 1000, "{state:?}");
+    assert_eq!((servers.limit(1), servers.counts(1).refused), (None, 0), "no bystander");
+    assert_eq!(servers.world.fake.2.get(), (servers.world.now, Some(Mode::Enforce)));
+    let told = servers.run(60, |_| FEW);
+    assert!(told.len() == 1 && told[0].contains(" SYNs beyond its limit"), "{told:?}");
+    assert_eq!(servers.limit(0), None);
+    let (time, allowed) = servers.world.crowds.limits();
+    assert!(time > Nanos::from_secs(50) && time < Nanos::from_secs(80), "{time}");
+    assert!(allowed > 15.0 * time.as_secs_f64() && allowed < 42.0 * time.as_secs_f64());
+}
+
+#[test]
+fn in_shadow_the_limit_is_what_completes_and_nobody_is_refused() {
+    let mut servers = Servers::new(1, &mode("shadow"));
+    let told = servers.run(40, |_| MANY);
+    assert!(told.len() == 2 && told[1].contains("would be limited to"), "{told:?}");
+    let rate = servers.limit(0).unwrap();
+    assert!((27.0..=31.0).contains(&rate), "{rate}");
+    let counts = servers.counts(0);
+    assert!(counts.refused == 0 && counts.would_refuse > 1000, "{counts:?}");
+    // Of the last look, which is less than half a second old.
+    let shown = servers.world.crowd().refused;
+    assert!((1000..=counts.would_refuse).contains(&shown), "{shown}");
+}
+
+/// Where one connection in four is followed the law sees a quarter, and the kernel limits all.
+#[test]
+fn a_limit_of_a_sample_is_multiplied() {
+    let mut servers = Servers::sampled(1, &mode("shadow"), 4);
+    servers.run(40, |_| MANY);
+    let rate = servers.limit(0).unwrap();
+    assert!((108.0..=124.0).contains(&rate), "{rate}");
+}
+
+#[test]
+fn the_kill_switch_opens_at_once_and_limits_come_back_after_it() {
+    let mut intent = mode("enforce");
+    let mut servers = Servers::crowded(1, &intent);
+    assert!(servers.limit(0).is_some());
+    intent.release(true);
+    servers.intends(&intent);
+    assert_eq!((servers.limit(0), servers.world.fake.2.get().1), (None, None));
+    let now = servers.world.now;
+    let (mode, why) = servers.world.crowds.limits_open(now);
+    assert!(mode == Some(Mode::Enforce) && why.contains("released"), "{why}");
+    let refused = servers.counts(0).refused;
+    servers.run(20, |_| MANY);
+    assert_eq!((servers.limit(0), servers.counts(0).refused), (None, refused));
+    intent.release(false);
+    servers.intends(&intent);
+    servers.run(2, |_| MANY);
+    assert!(servers.limit(0).is_some(), "the crowd is still there");
+    assert_eq!(servers.world.crowds.limits_open(servers.world.now).1, "");
+}
+
+#[test]
+fn a_reload_begins_and_ends_limits_and_executes_those_of_shadow() {
+    let nothing = intent("", "{mode: shadow, listen: ['*:80']}");
+    let mut servers = Servers::crowded(1, &nothing);
+    assert_eq!(servers.limit(0), None);
+    let mut told = Vec::new();
+    for (intent, limited) in
+        [(mode("shadow"), true), (mode("enforce"), true), (nothing, false), (mode("enforce"), true)]
+    {
+        servers.intends(&intent);
+        told.extend(servers.run(3, |_| MANY));
+        assert_eq!(servers.limit(0).is_some(), limited, "{intent:?}");
+    }
+    assert_eq!(told.len(), 1, "it is one crowd: {told:?}");
+}
+
+/// What comes is not known: what is in force stays for a moment, and then nothing is.
+#[test]
+fn what_is_not_known_makes_no_limit_tighter() {
+    let mut servers = Servers::crowded(1, &mode("enforce"));
+    let before = servers.limit(0);
+    let flood = |servers: &mut Servers, seconds: u64| {
+        for _ in 0..seconds * 10 {
+            let overwritten = &servers.world.fake.1;
+            overwritten.set(overwritten.get() + 1000);
+            servers.sweeps(1, |_| 0);
+        }
+    };
+    flood(&mut servers, 2);
+    assert!(before.is_some() && servers.limit(0) == before, "{before:?}");
+    flood(&mut servers, 3);
+    assert_eq!(servers.limit(0), None);
+    let why = servers.world.crowds.limits_open(servers.world.now).1;
+    assert!(why.contains("not known"), "{why}");
+    servers.run(5, |_| MANY);
+    assert!(servers.limit(0).is_some(), "it comes back");
+    // The daemon was stopped.
+    servers.world.now += Nanos::from_secs(20);
+    servers.run(1, |_| 0);
+    assert!(servers.limit(0).is_none_or(|rate| rate >= 15.0), "{:?}", servers.limit(0));
+}
+
+#[test]
+fn a_service_that_limits_its_destination_is_not_limited_twice() {
+    let limit = ", limit: {mode: enforce}";
+    for (service, limited) in [
+        ("{mode: enforce, listen: ['192.0.2.0:80']}", false),
+        ("{mode: shadow, listen: ['192.0.2.0:80']}", true),
+        ("{mode: enforce, listen: ['192.0.2.9:80']}", true),
+    ] {
+        let servers = Servers::crowded(1, &intent(limit, service));
+        assert_eq!(servers.limit(0).is_some(), limited, "{service}");
+    }
+}
+
+/// Behind a slow link all are slow and more comes to all: those are limited that fill it.
+#[test]
+fn only_who_has_a_tenth_of_what_is_slow_is_limited() {
+    for (first, limited) in [(MANY, 0), (3 * MANY, 1)] {
+        let mut servers = Servers::new(16, &mode("enforce"));
+        servers.run(30, |at| if at == 0 { first } else { MANY });
+        let found = (0..16).filter(|at| servers.limit(*at).is_some()).count();
+        assert_eq!((found, servers.world.crowds.now(servers.world.now).len()), (limited, 16));
+        assert_eq!(servers.limit(0).is_some(), limited == 1);
+    }
+}
+
+#[test]
+fn a_limit_is_never_below_what_the_operator_wants() {
+    let least =
+        intent(", limit: {mode: enforce, min_rate: 70/s}", "{mode: shadow, listen: ['*:81']}");
+    assert_eq!(Servers::crowded(1, &least).limit(0), Some(70.0));
+}

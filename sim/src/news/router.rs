@@ -316,10 +316,10 @@ const fn tick<'a>(
     CrowdTick {
         period: TICK,
         took,
-        first_attempts: happened.first_attempts,
-        refused: happened.refused,
+        first_attempts: f64::from(happened.first_attempts),
+        refused: f64::from(happened.refused),
         // Here nobody is spoofed, and who leaves without a response has completed nothing.
-        tokens: 0,
+        tokens: 0.0,
         given_up: 0,
         connected: happened.connected,
         started: happened.started,

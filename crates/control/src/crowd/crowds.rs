@@ -107,7 +107,7 @@ mod tests {
         let tick = CrowdTick {
             period: Nanos::from_millis(500),
             took: &took,
-            first_attempts: n,
+            first_attempts: f64::from(n),
             connected: n,
             started: n,
             completed: n,

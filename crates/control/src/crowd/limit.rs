@@ -8,8 +8,11 @@
 //! are held. It is never far below what completes.
 //!
 //! It is over when it refuses nobody any more, or what comes for the first time fits well: then lifting
-//! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about what is in flight is taken back,
-//! and so is one whose tokens go to SYNs that complete no handshake: to spoofed ones.
+//! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about what is in flight is taken back.
+//!
+//! A token may lead to no exchange: its SYN was spoofed, or its connection stays idle. What completes is then less than
+//! the limit, and a limit that followed it would sink round by round to nothing. So the limit is divided by the share
+//! of its tokens that lead to an exchange. Where hardly one does, it is taken back.
 
 /// Time constant of μ, seconds.
 const MU_S: f64 = 4.0;
@@ -46,13 +49,14 @@ const WITHOUT_EFFECT: f64 = 2.0;
 const EFFECT_S: f64 = 30.0;
 /// Fewer in flight by this share are an effect.
 const FALLS: f64 = 0.95;
-/// Of the SYNs that take tokens fewer than this share complete a handshake, for so long: the others are spoofed, and
-/// take the tokens of clients. Fewer tokens a second say nothing.
-const PROVED: f64 = 0.25;
-const SPOOFED_S: f64 = 10.0;
-const TOKENS: f64 = 2.0;
-/// For so long a limit without effect is not tried again, at least.
-const PAUSE_S: f64 = 60.0;
+/// Time constant of the share of tokens that lead to an exchange, seconds; and no smaller share raises the limit.
+const LEADS_S: f64 = 4.0;
+const LEADS: f64 = 0.25;
+/// A smaller share than that, of this time and of so many tokens: others take the tokens of clients.
+const ASTRAY_S: f64 = 10.0;
+const TOKENS: f64 = 20.0;
+/// For so long a limit without effect is not tried again: at first, and at most.
+const PAUSE_S: (f64, f64) = (60.0, 480.0);
 
 /// A limit on new connections to one destination.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,9 +78,10 @@ pub(super) struct Shown {
     pub(super) came: f64,
     /// New connections refused in it, repeated attempts included.
     pub(super) refused: f64,
-    /// SYNs that took a token, and connections whose handshake was completed.
+    /// SYNs that took a token, and what they led to: handshakes completed, exchanges begun.
     pub(super) tokens: f64,
     pub(super) connected: f64,
+    pub(super) started: f64,
     /// Segments that the server sent in it, and those of them that it had sent before.
     pub(super) segments: (f64, f64),
     /// How long exchanges usually take, seconds.
@@ -85,14 +90,84 @@ pub(super) struct Shown {
     pub(super) per_connection: f64,
 }
 
+/// Why a limit was taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenBack {
+    /// No fewer are in flight.
+    Vain,
+    /// Its tokens lead to no exchange.
+    Astray,
+}
+
+impl TakenBack {
+    /// For people.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Vain => "it changed nothing; it is tried again within minutes",
+            Self::Astray => {
+                "hardly a SYN that passed led to a request: spoofed SYNs, or idle connections; it is tried again within minutes"
+            }
+        }
+    }
+}
+
+/// Tokens, and what they led to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Led {
+    tokens: f64,
+    connected: f64,
+    started: f64,
+}
+
+impl Led {
+    fn add(&mut self, shown: &Shown) {
+        self.tokens += shown.tokens;
+        self.connected += shown.connected;
+        self.started += shown.started;
+    }
+
+    fn fade(&mut self, keeps: f64) {
+        self.tokens *= keeps;
+        self.connected *= keeps;
+        self.started *= keeps;
+    }
+
+    /// The share of the tokens that led to an exchange. Few tokens say nothing, and none that were not counted.
+    fn share(&self) -> f64 {
+        match self.tokens {
+            tokens if tokens < 1.0 => 1.0,
+            tokens => (self.connected.min(self.started) / tokens).min(1.0),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Begun {
     quiet_s: f64,
     /// It has changed nothing for so long: no fewer than the least are in flight.
     vain_s: f64,
     least: f64,
-    /// Its tokens went to spoofed SYNs for so long.
-    spoofed_s: f64,
+    /// What its tokens led to: lately, and since so long.
+    lately: Led,
+    led: Led,
+    led_s: f64,
+}
+
+impl Begun {
+    /// Whether hardly a token leads to an exchange, once enough were seen.
+    fn is_astray(&mut self, shown: &Shown, s: f64) -> bool {
+        self.lately.fade(libm::exp(-s / LEADS_S));
+        self.lately.add(shown);
+        self.led.add(shown);
+        self.led_s += s;
+        if self.led_s < ASTRAY_S || self.led.tokens < TOKENS {
+            return false;
+        }
+        let share = self.led.share();
+        (self.led, self.led_s) = (Led::default(), 0.0);
+        share < LEADS
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -112,6 +187,7 @@ pub(super) struct Limit {
     /// How long no limit is to be tried, and how long the next time.
     pause_s: f64,
     next_pause_s: f64,
+    taken_back: Option<TakenBack>,
 }
 
 impl Default for Limit {
@@ -127,7 +203,8 @@ impl Default for Limit {
             needs_s: QUIET_S.0,
             since_end_s: f64::MAX,
             pause_s: 0.0,
-            next_pause_s: PAUSE_S,
+            next_pause_s: PAUSE_S.0,
+            taken_back: None,
         }
     }
 }
@@ -135,6 +212,11 @@ impl Default for Limit {
 impl Limit {
     pub(super) const fn is_on(&self) -> bool {
         self.begun.is_some()
+    }
+
+    /// Why there is none, although it may be wanted: it was taken back, and is not tried yet.
+    pub(super) fn taken_back(&self) -> Option<TakenBack> {
+        self.taken_back.filter(|_| self.pause_s > 0.0)
     }
 
     /// A tick; `crowd`: the detector sees one. The limit until the next.
@@ -178,7 +260,9 @@ impl Limit {
             false => QUIET_S.0,
         };
         self.held = 1.0;
-        self.begun = Some(Begun { quiet_s: 0.0, vain_s: 0.0, least: f64::MAX, spoofed_s: 0.0 });
+        let (lately, led) = (Led::default(), Led::default());
+        self.begun =
+            Some(Begun { quiet_s: 0.0, vain_s: 0.0, least: f64::MAX, lately, led, led_s: 0.0 });
     }
 
     fn go_on(&mut self, shown: &Shown, s: f64) -> Option<CrowdLimit> {
@@ -198,16 +282,14 @@ impl Limit {
         let vain = shown.in_flight > WITHOUT_EFFECT * target && !falls;
         begun.least = if falls { shown.in_flight } else { begun.least };
         begun.vain_s = if vain { begun.vain_s + s } else { 0.0 };
-        let spoofed = shown.tokens > TOKENS * s && shown.connected < PROVED * shown.tokens;
-        begun.spoofed_s = if spoofed { begun.spoofed_s + s } else { 0.0 };
-        if begun.vain_s > EFFECT_S || begun.spoofed_s > SPOOFED_S {
-            self.pause_s = self.next_pause_s;
-            self.next_pause_s *= 2.0;
-            self.end();
+        let astray = begun.is_astray(shown, s).then_some(TakenBack::Astray);
+        let leads = begun.lately.share().max(LEADS);
+        if let Some(why) = (begun.vain_s > EFFECT_S).then_some(TakenBack::Vain).or(astray) {
+            self.take_back(why);
             return None;
         }
         if begun.quiet_s >= self.needs_s {
-            self.next_pause_s = PAUSE_S;
+            self.next_pause_s = PAUSE_S.0;
             self.end();
             return None;
         }
@@ -217,7 +299,14 @@ impl Limit {
             true => (best + off * (best - mu), GAIN.0),
             false => (best, GAIN.1),
         };
-        Some(limit((base * (1.0 + gain * off)).max(0.1) / per_connection))
+        Some(limit((base * (1.0 + gain * off)).max(0.1) / (per_connection * leads)))
+    }
+
+    const fn take_back(&mut self, why: TakenBack) {
+        self.pause_s = self.next_pause_s;
+        self.next_pause_s = (2.0 * self.next_pause_s).min(PAUSE_S.1);
+        self.taken_back = Some(why);
+        self.end();
     }
 
     pub(super) const fn end(&mut self) {
@@ -245,8 +334,10 @@ mod tests {
         deaf: bool,
         /// Share of the segments that are sent again.
         again: f64,
-        /// Share of the SYNs that complete a handshake.
-        proved: f64,
+        /// Spoofed SYNs a second. They are first attempts, as likely to find a token as a client's.
+        spoofed: f64,
+        /// Clients that passed, a second.
+        clients: f64,
         rates: Vec<f64>,
     }
 
@@ -260,33 +351,37 @@ mod tests {
                 usual_s: 0.2,
                 deaf: false,
                 again: 0.0,
-                proved: 1.0,
+                spoofed: 0.0,
+                clients: 0.0,
                 rates,
             }
         }
 
         /// So many seconds; whether the limit was on at the end.
         fn run(&mut self, seconds: u32, offered: f64, crowd: bool) -> bool {
-            let mut admitted = offered;
+            let all = offered + self.spoofed;
             for _ in 0..2 * seconds {
-                let came = offered.min(admitted);
-                self.in_flight += 0.5 * came;
+                let limited = self.limit.is_on();
+                let passed =
+                    if limited { all.min(*self.rates.last().unwrap_or(&all)) } else { all };
+                self.clients = passed * offered / all;
+                self.in_flight += 0.5 * self.clients;
                 let completed = self.in_flight.min(0.5 * self.capacity);
                 self.in_flight -= completed;
                 let shown = Shown {
                     s: 0.5,
                     completed,
-                    came: offered * 0.5,
+                    came: 0.5 * (self.clients + all - passed),
                     in_flight: if self.deaf { 500.0 } else { self.in_flight },
-                    refused: offered - came,
-                    tokens: came,
-                    connected: came * self.proved,
+                    refused: 0.5 * (all - passed),
+                    tokens: if limited { 0.5 * passed } else { 0.0 },
+                    connected: 0.5 * self.clients,
+                    started: 0.5 * self.clients,
                     segments: (100.0, 100.0 * self.again),
                     usual_s: self.usual_s,
                     per_connection: 1.0,
                 };
                 let limit = self.limit.tick(&shown, crowd);
-                admitted = limit.map_or(f64::MAX, |limit| limit.rate);
                 self.rates.extend(limit.map(|limit| limit.rate));
             }
             self.limit.is_on()
@@ -359,15 +454,68 @@ mod tests {
         assert_eq!(plant.rates.len(), tried, "not at once again");
     }
 
-    /// What takes the tokens are SYNs that nobody completes. Where most are clients', it is held.
+    /// Tokens that lead to no exchange make what completes less than the limit: it must not follow that downwards, and
+    /// must end when the crowd is over, whoever goes on to send SYNs.
     #[test]
-    fn a_limit_whose_tokens_go_to_spoofed_syns_is_taken_back() {
-        for (proved, held) in [(0.5, true), (0.1, false)] {
-            let mut plant = Plant { proved, ..Plant::new() };
+    fn spoofed_syns_do_not_sink_a_limit() {
+        for spoofed in [0.0, 20.0, 50.0, 100.0, 250.0] {
+            let mut plant = Plant::new();
+            plant.run(60, 20.0, false);
+            assert!(plant.run(15, 100.0, true));
+            plant.spoofed = spoofed;
+            let held: Vec<_> =
+                (0..9).map(|_| (plant.run(60, 100.0, true), plant.clients)).collect();
+            let carried = |(on, clients): &(bool, f64)| *on && (40.0..=60.0).contains(clients);
+            assert!(held.iter().all(carried), "{spoofed} spoofed: {held:?}");
+        }
+        let mut plant = Plant::new();
+        plant.run(60, 20.0, false);
+        assert!(plant.run(60, 100.0, true));
+        plant.spoofed = 40.0;
+        assert!(!plant.run(120, 20.0, false), "the usual load: {}", plant.clients);
+    }
+
+    /// Where hardly a token leads to an exchange, a limit helps nobody.
+    #[test]
+    fn a_limit_whose_tokens_lead_nowhere_is_taken_back() {
+        for (spoofed, held) in [(200.0, true), (1800.0, false)] {
+            let mut plant = Plant::new();
             plant.run(20, 30.0, false);
             assert!(plant.run(8, 200.0, true));
-            assert_eq!(plant.run(10, 200.0, true), held, "{proved}");
+            plant.spoofed = spoofed;
+            assert_eq!(plant.run(21, 200.0, true), held, "{spoofed}");
+            let why = (!held).then_some(TakenBack::Astray);
+            assert_eq!(plant.limit.taken_back(), why, "{spoofed}");
         }
+    }
+
+    /// Also at the least rate of an operator, where few tokens are given.
+    #[test]
+    fn few_tokens_that_lead_nowhere_are_enough() {
+        for (started, held) in [(0.0, false), (0.4, true)] {
+            let mut plant = Plant::new();
+            plant.run(20, 30.0, false);
+            assert!(plant.run(8, 200.0, true));
+            let mut shown =
+                Shown { s: 0.5, came: 50.0, refused: 50.0, tokens: 0.5, ..Shown::default() };
+            (shown.connected, shown.started) = (0.5, started);
+            (0..90).for_each(|_| _ = plant.limit.tick(&shown, true));
+            assert_eq!(plant.limit.is_on(), held, "{started}");
+        }
+    }
+
+    /// A limit that is taken back time and again is tried less and less often, and is tried.
+    #[test]
+    fn no_pause_is_longer_than_the_longest() {
+        let mut plant = Plant { deaf: true, ..Plant::new() };
+        plant.run(20, 30.0, false);
+        let tried = |plant: &mut Plant| {
+            let before = plant.rates.len();
+            plant.run(PAUSE_S.1 as u32 + 40, 60.0, true);
+            plant.rates.len() - before
+        };
+        let found = [(); 8].map(|()| tried(&mut plant));
+        assert!(found.iter().all(|tried| *tried > 0) && found[7] < 160, "{found:?}");
     }
 
     /// In shadow nothing is corrected: it is what the server carries.

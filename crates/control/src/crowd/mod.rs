@@ -36,7 +36,7 @@ pub use bounds::LimitBounds;
 pub use crowd::{Crowd, CrowdSaid, CrowdTick};
 pub use crowds::{Crowds, Why};
 pub use fastest::fastest;
-pub use limit::CrowdLimit;
+pub use limit::{CrowdLimit, TakenBack};
 pub use published::{
     Adjust, Interval, Published, PublishedLimit, PublishedSaid, PublishedSpec, Reset,
 };

@@ -5,8 +5,9 @@
  * this order:
  *
  *	no limit at its destination				passes
- *	a copy of one that passed, or that has a SYN-ACK	passes
- *	limits are open, lease ended				passes
+ *	a copy of one that passed				passes
+ *	limits are open, kill switch, lease ended		passes
+ *	a copy of one that has a SYN-ACK			passes
  *	exempt source						passes
  *	the limit has a token					passes, and takes it
  *	shadow mode, lease relaxing				passes, counted
@@ -56,6 +57,15 @@ static __always_inline int tg_router_is_exempt(const struct tg_packet *p)
 
 	__builtin_memcpy(key.addr, p->src, sizeof(key.addr));
 	return bpf_map_lookup_elem(&tg_router_exempt, &key) != 0;
+}
+
+/* Why limits do not hold at all; 0: they do, so far. */
+static __always_inline int tg_router_is_open(__u32 strength)
+{
+	const struct tg_control *control = tg_router_at(&tg_control, 0);
+
+	return !control ||
+	       tg_lease_passes(READ_ONCE(control->released), strength);
 }
 
 /* 1: a token is taken. */
@@ -117,7 +127,8 @@ static __always_inline int tg_router_refuses(const struct tg_packet *p,
 	e.now_ns = bpf_ktime_get_ns();
 	e.priority = attempt == TG_ROUTER_AGAIN;
 	strength = tg_lease_strength(READ_ONCE(control->heartbeat_ns), e.now_ns);
-	if (!strength || tg_router_replied(p, e.now_ns) || tg_router_is_exempt(p))
+	if (tg_router_is_open(strength) || tg_router_replied(p, e.now_ns) ||
+	    tg_router_is_exempt(p))
 		return 0;
 	if (tg_router_token(l, b, &e)) {
 		tg_router_count(&d->counts.tokens, 1);

@@ -132,6 +132,17 @@ struct {
 	__type(value, struct tg_router_control);
 } tg_router_control SEC(".maps");
 
+/*
+ * The dataplane's (packet/maps.h): its kill switch opens these limits as well, whether
+ * the daemon hangs or not. The seed in it is not used here.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_control);
+} tg_control SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, 1);	/* BPF_F_NO_PREALLOC: the only way for tries */

@@ -12,6 +12,7 @@ pub use limits::RouterLimits;
 pub use numbers::{RouterLimited, RouterLosses, RouterTimes};
 
 use crate::abi::{self, RouterScope, RouterScopes, RouterSweep, Settings};
+use crate::core::Core;
 use crate::dataplane::Dataplane;
 use crate::mapped::Mapped;
 use crate::maps::Maps;
@@ -84,7 +85,7 @@ pub struct Router {
     /// When each part was looked at last, and how many connections were in it.
     looked: Vec<(Nanos, u32)>,
     /// Sources that no limit refuses, as the kernel has them.
-    exempt: BTreeSet<IpNet>,
+    exempt: BTreeSet<limits::ExemptKey>,
 }
 
 impl Router {
@@ -102,6 +103,17 @@ impl Router {
     /// As [`Self::load`].
     pub fn load_objects(config: &RouterConfig, objects: RouterObjects) -> Result<Self, Error> {
         Self::load_for(config, objects, crate::Settings::default().flow_timeout)
+    }
+
+    /// As [`Self::load`]; the kill switch of this dataplane opens the limits as well, in the kernel itself.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_beside(config: &RouterConfig, dataplane: &Core) -> Result<Self, Error> {
+        let mut router = Self::load(config)?;
+        let switch = MapHandle::try_from(dataplane.maps.get(limits::SWITCH)?);
+        router.maps.insert(limits::SWITCH, switch.map_err(Error::map(limits::SWITCH))?);
+        Ok(router)
     }
 
     /// The same for tests, which cannot wait for as long until a connection is idle.
@@ -389,7 +401,7 @@ const LOSSES: &str = "tg_router_losses";
 const TAKEN: &str = "tg_router_taken";
 
 /// Sizes of the values, which the other side of the ABI has to have.
-const SIZES: [(&str, usize); 7] = [
+const SIZES: [(&str, usize); 8] = [
     (SCOPES, size_of::<RouterScopes>()),
     (COUNTS, size_of::<abi::RouterDestination>()),
     (TIMES, size_of::<abi::RouterTimes>()),
@@ -397,6 +409,7 @@ const SIZES: [(&str, usize); 7] = [
     (limits::LIMITS, size_of::<abi::RouterLimit>()),
     (limits::BUCKETS, size_of::<abi::RouterBucket>()),
     (limits::CONTROL, size_of::<abi::RouterControl>()),
+    (limits::SWITCH, size_of::<abi::Control>()),
 ];
 
 /// The maps, sized by the configuration; the program for ingress names all of them.
@@ -421,7 +434,7 @@ fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, E
     let mut maps = Maps::default();
     for map in object.maps() {
         let name = map.name().to_string_lossy().into_owned();
-        if name.starts_with("tg_router_") {
+        if name.starts_with("tg_router_") || name == limits::SWITCH {
             maps.insert(&name, MapHandle::try_from(&map).map_err(failed)?);
         }
     }

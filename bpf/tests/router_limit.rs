@@ -8,7 +8,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use support::netns::wait_for;
 use support::packet::{ACK, Packet, between};
-use tidegate_bpf::testing::plans;
+use tidegate_bpf::testing::{TestPlane, plans};
 use tidegate_bpf::{Router, RouterHooks};
 use tidegate_model::Mode;
 use tidegate_model::router::DestinationCounts;
@@ -34,7 +34,10 @@ struct World {
 
 impl World {
     fn new(client: &'static str) -> Self {
-        let router = Router::load(&plans::router(&WHERE)).unwrap();
+        Self::of(client, Router::load(&plans::router(&WHERE)).unwrap())
+    }
+
+    fn of(client: &'static str, router: Router) -> Self {
         let hooks = router.hooks().unwrap();
         let world = Self { router, hooks, client };
         for (place, port) in PORTS.into_iter().enumerate() {
@@ -179,7 +182,9 @@ fn exempt_sources_are_never_refused_and_take_no_token() {
     for (client, prefix, other) in [
         (V4, "198.51.100.0/28", "198.51.100.16/28"),
         (V6, "2001:db8:7::/64", "2001:db8:8::/64"),
-        (V4, "0.0.0.0/0", "::/0"),
+        (V4, "0.0.0.0/0", "2001:db8::/32"),
+        // All of IPv6 has IPv4 in it, as everywhere in the dataplane.
+        (V4, "::/0", "2001:db8::/32"),
     ] {
         let mut world = World::with_tokens(client, 2);
         world.router.exempt(&[other.parse().unwrap(), prefix.parse().unwrap()]).unwrap();
@@ -189,13 +194,43 @@ fn exempt_sources_are_never_refused_and_take_no_token() {
     }
 }
 
+/// Two ways to write a prefix are one entry: it stays as long as one of them is wanted.
+#[test]
+fn an_exemption_that_is_written_twice_ends_with_the_second() {
+    let mut world = World::with_tokens(V4, 1);
+    let both = ["198.51.100.0/24", "::ffff:198.51.100.0/120"].map(|one| one.parse().unwrap());
+    world.router.exempt(&both).unwrap();
+    world.router.exempt(&both[..1]).unwrap();
+    assert_eq!(world.passing(HOT, 0..20), 20);
+    world.router.exempt(&[]).unwrap();
+    assert_eq!(world.passing(HOT, 100..120), 1);
+}
+
+/// The switch lies in a map of the dataplane: no daemon has to be there who reads it.
+#[test]
+fn the_kill_switch_of_the_dataplane_opens_limits_at_once() {
+    let core = TestPlane::load(&plans::plan(vec![plans::service("web", &["*:80"])])).unwrap();
+    let world = World::of(V4, Router::load_beside(&plans::router(&WHERE), &core).unwrap());
+    world.limit(0, SLOW, 1);
+    world.renew(Nanos::ZERO, Some(Mode::Enforce));
+    assert_eq!(world.passing(HOT, 0..20), 1);
+    core.release(true).unwrap();
+    assert_eq!(world.passing(HOT, 100..120), 20);
+    core.release(false).unwrap();
+    assert_eq!(world.passing(HOT, 200..220), 0);
+}
+
 /// Without heartbeats it holds for three seconds, then less and less.
 #[test]
 fn a_limit_ends_with_its_lease() {
     for ago in [Nanos::ZERO, Nanos::SECOND] {
         let world = World::with_tokens(V4, 1);
-        world.renew(ago, Some(Mode::Enforce));
-        assert_eq!(world.passing(HOT, 0..201), 1, "{ago}");
+        // Not once: a machine that stops for two seconds is not to end it.
+        let passes = |client: u16| {
+            world.renew(ago, Some(Mode::Enforce));
+            world.syn(1000 + client, HOT)
+        };
+        assert_eq!((0..201).filter(|client| passes(*client)).count(), 1, "{ago}");
     }
     let world = World::with_tokens(V4, 1);
     assert_eq!(world.passing(HOT, 0..1), 1);
@@ -245,7 +280,7 @@ fn the_rate_is_held_whichever_cpu_a_syn_comes_to() {
     world.limit(0, rate, burst);
     let (passed, begun) = (AtomicU32::new(0), MonotonicClock.now());
     let (hooks, ends) = (&world.hooks, begun + Nanos::from_millis(330));
-    let offer = |client: &str, passed: &AtomicU32| {
+    let offer = &|client: &str, passed: &AtomicU32| {
         let mut isn = 0;
         while MonotonicClock.now() < ends {
             isn += 1;
@@ -255,9 +290,10 @@ fn the_rate_is_held_whichever_cpu_a_syn_comes_to() {
         }
         isn
     };
+    let count = &passed;
     let offered = std::thread::scope(|scope| {
-        let both =
-            ["198.51.100.8", "198.51.100.9"].map(|client| scope.spawn(|| offer(client, &passed)));
+        let both = ["198.51.100.8", "198.51.100.9"]
+            .map(|client| scope.spawn(move || offer(client, count)));
         both.into_iter().map(|one| one.join().unwrap()).sum::<u32>()
     });
     let most = f64::from(burst) + rate * MonotonicClock.now().since(begun).as_secs_f64();

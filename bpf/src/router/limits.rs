@@ -16,6 +16,8 @@ use zerocopy::IntoBytes;
 pub(super) const LIMITS: &str = "tg_router_limits";
 pub(super) const BUCKETS: &str = "tg_router_buckets";
 pub(super) const CONTROL: &str = "tg_router_control";
+/// The dataplane's, with the kill switch; one of the router's own where no dataplane was named.
+pub(super) const SWITCH: &str = "tg_control";
 const EXEMPT: &str = "tg_router_exempt";
 
 impl Router {
@@ -58,15 +60,20 @@ impl Router {
     /// # Errors
     /// When the map cannot be written.
     pub fn exempt(&mut self, sources: &[IpNet]) -> Result<(), Error> {
-        let wanted: BTreeSet<IpNet> = sources.iter().map(IpNet::trunc).collect();
-        for source in wanted.difference(&self.exempt) {
-            self.maps.write(EXEMPT, key(source).as_bytes(), &1_u32.to_ne_bytes())?;
+        // By what the kernel compares: 10.0.0.0/8 and ::ffff:10.0.0.0/104 are one entry.
+        let wanted: BTreeSet<ExemptKey> = sources.iter().map(key).collect();
+        for source in &wanted {
+            if !self.exempt.contains(source) {
+                self.maps.write(EXEMPT, source, &1_u32.to_ne_bytes())?;
+                self.exempt.insert(*source);
+            }
         }
         let map = self.maps.get(EXEMPT)?;
-        for source in self.exempt.difference(&wanted) {
-            map.delete(key(source).as_bytes()).map_err(Error::map(EXEMPT))?;
+        let gone: Vec<ExemptKey> = self.exempt.difference(&wanted).copied().collect();
+        for source in gone {
+            map.delete(&source).map_err(Error::map(EXEMPT))?;
+            self.exempt.remove(&source);
         }
-        self.exempt = wanted;
         Ok(())
     }
 }
@@ -100,9 +107,16 @@ impl RouterLimits {
     }
 }
 
-/// A prefix as the kernel finds it, IPv4 mapped into IPv6.
-fn key(source: &IpNet) -> RouterExempt {
+/// The bytes of a prefix as the kernel finds it.
+pub(super) type ExemptKey = [u8; size_of::<RouterExempt>()];
+
+/// A prefix as the kernel finds it, IPv4 mapped into IPv6: a short one of IPv6 has IPv4 in it.
+fn key(source: &IpNet) -> ExemptKey {
+    let source = source.trunc();
     let beyond = if source.addr().is_ipv4() { 96 } else { 0 };
     let bits = abi::ROUTER_EXEMPT_BITS + beyond + u32::from(source.prefix_len());
-    RouterExempt { bits, pad: 0, addr: mapped(source.network()) }
+    let mut key = [0; size_of::<RouterExempt>()];
+    let whole = RouterExempt { bits, pad: 0, addr: mapped(source.network()) };
+    key.copy_from_slice(whole.as_bytes());
+    key
 }

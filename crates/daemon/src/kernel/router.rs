@@ -65,7 +65,7 @@ impl Measured {
         let Some(section) = &config.router else { return Self::default() };
         let (state, intent) = (Some(fresh(section)), LimitIntent::of(config));
         let mut measured = Self { interfaces, state, intent, ..Self::default() };
-        match Router::load(section) {
+        match Router::load_beside(section, dataplane) {
             Ok(router) => measured.router = Some(router),
             Err(error) => measured.unattached = vec![error.to_string()],
         }

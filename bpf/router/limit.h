@@ -68,6 +68,30 @@ static __always_inline int tg_router_is_open(__u32 strength)
 	       tg_lease_passes(READ_ONCE(control->released), strength);
 }
 
+/*
+ * Whether no token is left, by a look without the locks: under a flood nearly all SYNs
+ * end here, and all CPUs would wait for each other. Nothing is written. If limit or
+ * bucket change meanwhile, what was read may be of two moments: then one SYN is refused
+ * that would have had a token, or the locks decide.
+ */
+static __always_inline int tg_router_is_empty(const struct tg_router_limit *l,
+					      const struct tg_router_bucket *b,
+					      const struct tg_event *e)
+{
+	struct tg_crowd_limit limit = {};
+	struct tg_crowd_bucket left = {};
+
+	limit.key = READ_ONCE(l->limit.key);
+	limit.bucket.rate_milli = READ_ONCE(l->limit.bucket.rate_milli);
+	limit.bucket.depth = READ_ONCE(l->limit.bucket.depth);
+	limit.bucket.full_ns = READ_ONCE(l->limit.bucket.full_ns);
+	left.key = READ_ONCE(b->bucket.key);
+	/* this first: with an older time more is refilled, and the locks decide */
+	left.bucket.then_ns = READ_ONCE(b->bucket.bucket.then_ns);
+	left.bucket.used = READ_ONCE(b->bucket.bucket.used);
+	return tg_crowd_own(&limit, &left, TG_DROP, e).kind != TG_ADMIT;
+}
+
 /* 1: a token is taken. */
 static __always_inline int tg_router_token(struct tg_router_limit *l,
 					   struct tg_router_bucket *b,
@@ -76,6 +100,8 @@ static __always_inline int tg_router_token(struct tg_router_limit *l,
 	struct tg_crowd_limit limit;
 	struct tg_verdict v;
 
+	if (tg_router_is_empty(l, b, e))
+		return 0;
 	bpf_spin_lock(&l->lock);
 	limit = l->limit;
 	bpf_spin_unlock(&l->lock);

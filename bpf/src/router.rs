@@ -33,7 +33,7 @@ use zerocopy::IntoBytes;
 
 /// Sweeps in which the whole table of connections is looked at.
 pub const ROUTER_SWEEPS: u32 = 32;
-/// What the programs say of a packet: others shall judge it, or (a SYN beyond a limit) it is dropped.
+/// What the programs say of a packet: others shall evaluate it, or (a SYN beyond a limit) it is dropped.
 const TCX_NEXT: i32 = -1;
 const TCX_DROP: i32 = 2;
 const SIDES: [Side; 2] = [Side::Ingress, Side::Egress];

@@ -302,6 +302,19 @@ fn the_rate_is_held_whichever_cpu_a_syn_comes_to() {
     assert!(passed > burst && offered > 2 * passed, "{passed} of {offered}");
 }
 
+/// What is refused takes no lock, and leaves no trace in the bucket that all CPUs share.
+#[test]
+fn a_refused_syn_does_not_touch_the_bucket() {
+    let world = World::with_tokens(V4, 3);
+    let limits = world.router.limits().unwrap();
+    assert_eq!(world.passing(HOT, 0..3), 3);
+    let before = limits.used(0).unwrap();
+    assert_eq!((world.passing(HOT, 3..50), limits.used(0).unwrap()), (0, before));
+    world.limit(0, SLOW, 5);
+    assert_eq!(world.passing(HOT, 50..60), 2);
+    assert!(limits.used(0).unwrap().1 > before.1);
+}
+
 /// While one limit is written over the other, nobody finds parts of both.
 #[test]
 fn a_limit_changes_as_a_whole() {

@@ -81,7 +81,7 @@ impl Router {
 /// The limits, for tests that read them while they are written.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct RouterLimits(MapHandle);
+pub struct RouterLimits([MapHandle; 2]);
 
 impl Router {
     /// See [`RouterLimits`].
@@ -90,7 +90,8 @@ impl Router {
     /// When there is no such map.
     #[doc(hidden)]
     pub fn limits(&self) -> Result<RouterLimits, Error> {
-        MapHandle::try_from(self.maps.get(LIMITS)?).map(RouterLimits).map_err(Error::map(LIMITS))
+        let map = |name| MapHandle::try_from(self.maps.get(name)?).map_err(Error::map(name));
+        Ok(RouterLimits([map(LIMITS)?, map(BUCKETS)?]))
     }
 }
 
@@ -100,10 +101,22 @@ impl RouterLimits {
     /// # Errors
     /// When the map cannot be read.
     pub fn of(&self, place: u32) -> Result<(u64, u64), Error> {
-        let value = self.0.lookup(&place.to_ne_bytes(), MapFlags::LOCK).map_err(Error::map(LIMITS));
+        let value = self.0[0].lookup(&place.to_ne_bytes(), MapFlags::LOCK).map_err(Error::map(LIMITS));
         let limit = value?.and_then(|value| abi::read::<abi::RouterLimit>(&value));
         let limit = limit.ok_or_else(|| Error::Layout { map: LIMITS.into() })?.limit;
         Ok((limit.bucket.rate_milli, limit.bucket.depth))
+    }
+
+    /// What is used of the limit at a place, in picotokens, and since when it refills.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn used(&self, place: u32) -> Result<(u64, Nanos), Error> {
+        let value = self.0[1].lookup(&place.to_ne_bytes(), MapFlags::LOCK);
+        let bucket = value.map_err(Error::map(BUCKETS))?;
+        let bucket = bucket.and_then(|value| abi::read::<abi::RouterBucket>(&value));
+        let bucket = bucket.ok_or_else(|| Error::Layout { map: BUCKETS.into() })?.bucket.bucket;
+        Ok((bucket.used, Nanos(bucket.then_ns)))
     }
 }
 

@@ -16,7 +16,7 @@ use tidegate_units::Rate;
 pub const ROUTER_DESTINATIONS_MAX: usize = 64;
 /// Fewest and most connections that a router follows at once.
 pub const ROUTER_CONNECTIONS_RANGE: (u32, u32) = (1024, 1 << 22);
-/// Fewest and most destinations: each takes 4.4 KiB.
+/// Fewest and most destinations: each takes 4.5 KiB.
 pub const ROUTER_KNOWN_RANGE: (u32, u32) = (16, 1 << 16);
 /// The highest `limit.min_rate`: no bucket of the kernel is faster.
 const MIN_RATE_MAX: f64 = 1e6;
@@ -35,7 +35,7 @@ pub struct RouterConfig {
     #[serde(default = "connections")]
     #[schemars(range(min = ROUTER_CONNECTIONS_RANGE.0, max = ROUTER_CONNECTIONS_RANGE.1))]
     pub connections: u32,
-    /// Destinations that are measured at once; 4.4 KiB each. Changes by a restart only.
+    /// Destinations that are measured at once; 4.5 KiB each. Changes by a restart only.
     #[serde(default = "destinations_max")]
     #[schemars(range(min = ROUTER_KNOWN_RANGE.0, max = ROUTER_KNOWN_RANGE.1))]
     pub destinations_max: u32,

@@ -101,7 +101,8 @@ impl RouterLimits {
     /// # Errors
     /// When the map cannot be read.
     pub fn of(&self, place: u32) -> Result<(u64, u64), Error> {
-        let value = self.0[0].lookup(&place.to_ne_bytes(), MapFlags::LOCK).map_err(Error::map(LIMITS));
+        let value =
+            self.0[0].lookup(&place.to_ne_bytes(), MapFlags::LOCK).map_err(Error::map(LIMITS));
         let limit = value?.and_then(|value| abi::read::<abi::RouterLimit>(&value));
         let limit = limit.ok_or_else(|| Error::Layout { map: LIMITS.into() })?.limit;
         Ok((limit.bucket.rate_milli, limit.bucket.depth))

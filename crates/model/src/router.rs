@@ -76,16 +76,22 @@ pub struct CrowdState {
     pub lasts: Nanos,
     /// Why it is slow: its server, or the link that it shares with its neighbours.
     pub why: String,
-    /// Exchanges that begin per second, lately.
+    /// Exchanges that begin per second, lately; with a limit also the SYNs that it refused for the first time.
     pub demand: f64,
     /// Share of the exchanges that are slow for their size.
     pub slow: f64,
     /// New connections per second that pass its limit, or would; `None`: it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
-    /// SYNs that its limit refused since it began, or would have.
+    /// Why it has none, where limits are wanted; empty if it has one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unlimited: String,
+    /// SYNs that its limits refused since it began.
     #[serde(default)]
     pub refused: u64,
+    /// SYNs beyond its limits that passed: in shadow, or as the lease ended.
+    #[serde(default)]
+    pub would_refuse: u64,
 }
 
 /// What was counted of a destination.

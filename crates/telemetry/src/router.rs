@@ -62,17 +62,22 @@ pub fn router_lines(snapshot: &Snapshot) -> String {
     text
 }
 
-/// What its limit does; nothing without one.
+/// What its limit does, or why it has none.
 fn limit_line(crowd: &CrowdState, mode: Option<Mode>) -> String {
-    let Some(rate) = crowd.limit else { return String::new() };
-    let refused = crowd.refused;
+    let CrowdState { limit, unlimited, refused, would_refuse, .. } = crowd;
+    let Some(rate) = limit else {
+        return match unlimited.as_str() {
+            "" => String::new(),
+            why => format!("    not limited: {}\n", plain(why)),
+        };
+    };
     match mode {
         Some(Mode::Enforce) => {
             format!("    limited to {rate:.1} new connections/s, {refused} SYNs refused\n")
         }
         _ => {
             format!(
-                "    shadow: limit of {rate:.1} new connections/s, {refused} SYNs would be refused\n"
+                "    shadow: limit of {rate:.1} new connections/s, {would_refuse} SYNs would be refused\n"
             )
         }
     }

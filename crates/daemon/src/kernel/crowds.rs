@@ -4,7 +4,8 @@
 //! that, it limits new connections to the destination meanwhile (`limiting.rs`).
 //!
 //! Demand is exchanges that begin. A SYN may be spoofed, and a connection may be opened to be idle: neither
-//! moves it. Where one connection in n is followed, the detectors see the sample: what is beyond chance depends on
+//! begins a crowd. While a limit refuses, first SYNs that it refused are demand as well, spoofed ones among them: else a
+//! limit that holds a crowd would look like its end. Where one connection in n is followed, the detectors see the sample: what is beyond chance depends on
 //! how many were counted. What is shown is multiplied.
 
 use super::limiting::{LimitIntent, Limited};
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use tidegate_bpf::policy::BucketSpec;
 use tidegate_bpf::{Error, ROUTER_SWEEPS, RouterLimited, RouterTimes};
-use tidegate_control::crowd::{CrowdLimit, CrowdSaid, CrowdTick, Crowds, Took, Why};
+use tidegate_control::crowd::{CrowdLimit, CrowdSaid, CrowdTick, Crowds, TakenBack, Took, Why};
 use tidegate_model::record::What;
 use tidegate_model::router::{CrowdState, DestinationCounts};
 use tidegate_model::{Listen, Mode, Protocol};
@@ -43,6 +44,11 @@ const WHY_FOR: Nanos = Nanos::from_secs(10);
 const EVENTS_MAX: usize = 16;
 const EVENTS_WITHIN: Nanos = Nanos::from_secs(60);
 const EVENT_EVERY: Nanos = Nanos::from_secs(600);
+/// No more limits begin as events within that time. The end of each that was told is one.
+const LIMIT_EVENTS_MAX: usize = 32;
+/// Why a destination with a crowd has no limit, if nothing else is in its way.
+const FITS: &str = "what comes fits, or is slow no longer";
+const BLIND: &str = "what comes is not known";
 /// A response that goes on is subtracted from those of its bucket that come within this time.
 const SUBTRACTED_FOR: Nanos = Nanos::from_secs(10);
 /// Share of the handshakes whose notes were overwritten, above which nothing is concluded: a flood of SYNs.
@@ -109,10 +115,18 @@ struct Alarm {
     last: Nanos,
     why: Why,
     slow: f64,
-    /// Its begin is an event, and that it is limited is one.
+    /// Its begin is an event.
     told: bool,
-    told_limit: bool,
-    /// SYNs that were beyond a limit before it.
+    /// What was counted before it.
+    before: DestinationCounts,
+}
+
+/// A limit whose begin is an event.
+#[derive(Debug)]
+struct Told {
+    mode: Mode,
+    since: Nanos,
+    /// SYNs that were beyond limits before it.
     beyond: u64,
 }
 
@@ -136,6 +150,9 @@ struct Watched {
     told: Option<Nanos>,
     alarm: Option<Alarm>,
     limited: Limited,
+    /// Why it has no limit, as far as it has none.
+    unlimited: &'static str,
+    told_limit: Option<Told>,
 }
 
 /// The detectors of a router.
@@ -155,6 +172,7 @@ pub(super) struct FlashCrowds {
     events: Vec<What>,
     /// When the last crowds began that are events.
     told: VecDeque<Nanos>,
+    told_limits: VecDeque<Nanos>,
     /// What is wanted of limits, and when enough was seen last to say what they should be.
     intent: LimitIntent,
     sure: Nanos,
@@ -190,7 +208,8 @@ impl FlashCrowds {
     fn forget(&mut self, counted: &impl Counted, now: Nanos) {
         let detectors = &mut self.detectors;
         self.watched.retain(|place, one| {
-            let keep = one.alarm.is_some() || now.since(one.busy) < FORGOTTEN_AFTER;
+            let limited = one.limited.rate().is_some();
+            let keep = one.alarm.is_some() || limited || now.since(one.busy) < FORGOTTEN_AFTER;
             if !keep {
                 detectors.forget(*place as u64);
                 // What it counts is read by nobody.
@@ -218,16 +237,26 @@ impl FlashCrowds {
         if before == intent.now() {
             return Ok(());
         }
-        let renewed = counted.renew(now, intent.now());
+        // First what lets more pass: no limit of shadow is executed.
+        let Some(mode) = intent.now() else {
+            let renewed = counted.renew(now, None);
+            let opened = self.open(counted, intent.why_not());
+            self.failed |= renewed.is_err();
+            return renewed.and(opened);
+        };
+        self.open(counted, "limits hold in another way now")?;
+        let renewed = counted.renew(now, Some(mode));
         self.failed = renewed.is_err();
-        self.open(counted).and(renewed)
+        renewed
     }
 
     /// Ends all limits.
-    fn open(&mut self, counted: &impl Counted) -> Result<(), Error> {
-        let all = self.watched.iter_mut();
-        let opened =
-            all.map(|(place, one)| one.limited.lift(counted, *place)).fold(Ok(()), Result::and);
+    fn open(&mut self, counted: &impl Counted, why: &'static str) -> Result<(), Error> {
+        let mut opened = Ok(());
+        for (place, one) in &mut self.watched {
+            one.unlimited = why;
+            opened = opened.and(one.limited.lift(counted, *place));
+        }
         self.failed |= opened.is_err();
         opened
     }
@@ -244,6 +273,7 @@ impl FlashCrowds {
         sample: u32,
     ) -> Result<(), Error> {
         let looked = self.look_at(counted, now, sample);
+        self.tell_limits(now);
         // What could not be written does not hold for longer than the lease.
         let renewed = match self.intent.now() {
             Some(mode) if !self.failed => counted.renew(now, Some(mode)),
@@ -277,7 +307,7 @@ impl FlashCrowds {
             self.watched.iter_mut().for_each(|(place, one)| one.begin_anew(counted, *place));
             // Limits stay as they are for a moment; none is made tighter by what is not known.
             let old = now.since(self.sure) > TICK_MAX;
-            return if old { self.open(counted) } else { Ok(()) };
+            return if old { self.open(counted, BLIND) } else { Ok(()) };
         }
         self.sure = now;
         let looked = self.look(counted, (now, period));
@@ -304,11 +334,13 @@ impl FlashCrowds {
         let (intent, sample) = (&self.intent, self.sample.max(1));
         for (place, one) in &mut self.watched {
             let Some(tick) = one.tick(counted, *place, (now, period)) else { continue };
-            let mode = intent.now().filter(|_| one.limited.is_hot(slow) && !one.is_spared(intent));
+            let spared = one.spared(intent, slow);
+            let mode = intent.now().filter(|_| spared.is_none());
             let scale = Scale { period, sample, enforced: mode == Some(Mode::Enforce) };
             let of = one.ask(&mut self.detectors, *place, (&tick, &scale, now));
             failed = failed.and(one.count_overdue(counted, *place, of.overdue_after));
             let wanted = mode.and(of.limit.or(of.would));
+            one.unlimited = spared.or(of.taken_back.map(TakenBack::text)).unwrap_or(FITS);
             failed = failed.and(one.put(counted, *place, (&tick, &scale), (wanted, intent)));
             let rate = one.limited.rate();
             self.limits_time += if rate.is_some() { period } else { Nanos::ZERO };
@@ -362,9 +394,8 @@ impl FlashCrowds {
                 self.told.retain(|then| now.since(*then) < EVENTS_WITHIN);
                 let told = self.told.len() < EVENTS_MAX
                     && one.told.is_none_or(|then| now.since(then) >= EVENT_EVERY);
-                let (slow, beyond) = (said.slow, one.beyond());
-                let (since, last, told_limit) = (now, now, false);
-                one.alarm = Some(Alarm { since, last, why, slow, told, told_limit, beyond });
+                let (slow, before) = (said.slow, one.counts);
+                one.alarm = Some(Alarm { since: now, last: now, why, slow, told, before });
                 self.began += 1;
                 if told {
                     one.told = Some(now);
@@ -384,7 +415,26 @@ impl FlashCrowds {
             }
             (_, false) => {}
         }
-        self.events.extend(one.says_limit(self.intent.now()));
+    }
+
+    /// Limits that begin, hold in another way, or end.
+    fn tell_limits(&mut self, now: Nanos) {
+        self.told_limits.retain(|then| now.since(*then) < EVENTS_WITHIN);
+        let mode = self.intent.now();
+        for one in self.watched.values_mut() {
+            let holds = one.limited.rate().zip(mode);
+            if holds.map(|(_, mode)| mode) == one.told_limit.as_ref().map(|told| told.mode) {
+                continue;
+            }
+            self.events.extend(one.end_limit(now));
+            let Some((rate, mode)) = holds else { continue };
+            if self.told_limits.len() < LIMIT_EVENTS_MAX {
+                self.told_limits.push_back(now);
+                one.told_limit = Some(Told { mode, since: now, beyond: one.beyond(mode) });
+                let (destination, shadow) = (one.address.to_string(), mode == Mode::Shadow);
+                self.events.push(What::CrowdLimited { destination, rate, shadow });
+            }
+        }
     }
 
     /// Exchanges that begin per second, as if all were followed.
@@ -394,16 +444,22 @@ impl FlashCrowds {
 
     /// Crowds that are there now, by place.
     pub(super) fn now(&self, now: Nanos) -> BTreeMap<usize, CrowdState> {
+        let wanted = self.intent.now().is_some();
         let of = |(place, one): (&usize, &Watched)| {
             let alarm = one.alarm.as_ref()?;
+            let new = one.counts.with(alarm.before, u64::saturating_sub);
+            let limit = one.limited.rate();
+            let unlimited = if wanted && limit.is_none() { one.unlimited } else { "" };
             let state = CrowdState {
                 destination: one.address.to_string(),
                 lasts: now.since(alarm.since),
                 why: alarm.why.text().to_owned(),
                 demand: self.demand(*place),
                 slow: alarm.slow,
-                limit: one.limited.rate(),
-                refused: one.beyond().saturating_sub(alarm.beyond),
+                limit,
+                unlimited: unlimited.to_owned(),
+                refused: new.refused,
+                would_refuse: new.would_refuse,
             };
             Some((*place, state))
         };
@@ -426,13 +482,14 @@ impl FlashCrowds {
     }
 
     /// How limits hold where they do, and why they do not hold now.
-    pub(super) fn limits_open(&self, now: Nanos) -> (Option<Mode>, &'static str) {
+    pub(super) fn limits_open(&self, now: Nanos) -> (Option<Mode>, String) {
         let blind = self.looked.is_some() && now.since(self.sure) > TICK_MAX;
-        let why = match self.intent.mode() {
-            None => "",
-            Some(_) if self.intent.released() => "limits are open: everything is released",
-            Some(_) if blind => "limits are open: what comes is not known",
-            Some(_) => "",
+        let why = match (self.intent.mode(), self.intent.now()) {
+            (None, _) => String::new(),
+            (_, None) => format!("limits are open: {}", self.intent.why_not()),
+            _ if blind => format!("limits are open: {BLIND}"),
+            _ if self.failed => "limits may be open: the kernel could not be told of them".into(),
+            _ => String::new(),
         };
         (self.intent.mode(), why)
     }
@@ -459,8 +516,12 @@ impl FlashCrowds {
 
     /// The same when nothing is measured any more: what is there ends.
     pub(super) fn end(mut self) -> Vec<What> {
-        let ended = self.watched.values_mut().filter_map(Watched::end);
-        self.events.extend(ended);
+        let now = self.looked.map_or(Nanos::ZERO, |(then, _)| then);
+        for one in self.watched.values_mut() {
+            one.unlimited = "nothing is measured any more";
+            self.events.extend(one.end_limit(now));
+            self.events.extend(one.end());
+        }
         self.events
     }
 }
@@ -505,6 +566,8 @@ impl Watched {
             busy: now,
             told: None,
             alarm: None,
+            unlimited: FITS,
+            told_limit: None,
         })
     }
 
@@ -517,15 +580,20 @@ impl Watched {
         self.limited.begin_anew(counted, place);
     }
 
-    /// SYNs beyond a limit, executed or not.
-    const fn beyond(&self) -> u64 {
-        self.counts.refused.saturating_add(self.counts.would_refuse)
+    /// SYNs beyond limits that hold like this.
+    const fn beyond(&self, mode: Mode) -> u64 {
+        match mode {
+            Mode::Shadow => self.counts.would_refuse,
+            Mode::Enforce => self.counts.refused,
+        }
     }
 
-    /// It never has a limit here.
-    fn is_spared(&self, intent: &LimitIntent) -> bool {
+    /// Why it gets no limit, if so. `slow`: the handshakes of all that are slow.
+    fn spared(&self, intent: &LimitIntent, slow: f64) -> Option<&'static str> {
         let (address, port) = (Some(self.address.ip()), self.address.port());
-        intent.spares(Listen { address, port, protocol: Protocol::Tcp })
+        let cold = (!self.limited.is_hot(slow))
+            .then_some("it has less than a tenth of the connections to what is slow");
+        intent.spares(Listen { address, port, protocol: Protocol::Tcp }).or(cold)
     }
 
     /// What the law wants goes to the kernel, as if all connections were followed.
@@ -542,13 +610,13 @@ impl Watched {
         self.limited.put(counted, place, (scale.period, connected), (wanted, intent))
     }
 
-    /// That it is limited is told once a crowd.
-    fn says_limit(&mut self, mode: Option<Mode>) -> Option<What> {
-        let rate = self.limited.rate()?;
-        let alarm = self.alarm.as_mut().filter(|alarm| alarm.told && !alarm.told_limit)?;
-        alarm.told_limit = true;
-        let (destination, shadow) = (self.address.to_string(), mode != Some(Mode::Enforce));
-        Some(What::CrowdLimited { destination, rate, shadow })
+    /// Its limit is there no longer, or holds in another way; the event, if its begin was one.
+    fn end_limit(&mut self, now: Nanos) -> Option<What> {
+        let told = self.told_limit.take()?;
+        let (destination, why) = (self.address.to_string(), self.unlimited.to_owned());
+        let refused = self.beyond(told.mode).saturating_sub(told.beyond);
+        let (lasted, shadow) = (now.since(told.since), told.mode == Mode::Shadow);
+        Some(What::CrowdUnlimited { destination, why, lasted, refused, shadow })
     }
 
     /// What is new since the last look.
@@ -627,16 +695,14 @@ impl Watched {
     fn shown<'a>(&self, tick: &'a Tick, scale: &Scale) -> CrowdTick<'a> {
         let of = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
         // SYNs are all counted, and connections only if they are followed.
-        let sampled = |n: u64| of(n.div_ceil(u64::from(scale.sample)));
+        let sampled = |n: u64| n as f64 / f64::from(scale.sample);
         let (started, connected) = (of(tick.new.begun), of(tick.new.admitted));
         let round = self.overdue.front().zip(self.overdue.back());
         CrowdTick {
             period: scale.period,
             took: &tick.took,
             // So the demand is what was started, and what was refused to start.
-            first_attempts: started
-                .min(connected)
-                .saturating_add(sampled(tick.limited.refused_first)),
+            first_attempts: f64::from(started.min(connected)) + sampled(tick.limited.refused_first),
             refused: sampled(tick.new.refused),
             tokens: sampled(tick.limited.tokens),
             connected,
@@ -673,8 +739,9 @@ impl Watched {
         let alarm = self.alarm.take()?;
         let (destination, why) = (self.address.to_string(), alarm.why.text().to_owned());
         let lasted = alarm.last.since(alarm.since);
-        let refused = self.beyond().saturating_sub(alarm.beyond);
-        alarm.told.then_some(What::CrowdEnded { destination, why, lasted, refused })
+        let new = self.counts.with(alarm.before, u64::saturating_sub);
+        let (refused, would_refuse) = (new.refused, new.would_refuse);
+        alarm.told.then_some(What::CrowdEnded { destination, why, lasted, refused, would_refuse })
     }
 }
 
@@ -695,8 +762,14 @@ struct Scale {
 }
 
 /// No alarm, and no limit.
-const NOTHING: CrowdSaid =
-    CrowdSaid { alarm: false, slow: 0.0, limit: None, would: None, overdue_after: None };
+const NOTHING: CrowdSaid = CrowdSaid {
+    alarm: false,
+    slow: 0.0,
+    limit: None,
+    taken_back: None,
+    would: None,
+    overdue_after: None,
+};
 
 /// Exchanges that have ended, with a response or without one. It falls when a response goes on.
 const fn ended(counts: &DestinationCounts) -> u64 {

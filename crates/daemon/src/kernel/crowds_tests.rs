@@ -23,8 +23,9 @@ struct Place {
     limit: Option<f64>,
 }
 
-/// What a kernel would count: at each place, and what was overwritten; when the lease was renewed, and how limits hold.
-struct Fake(RefCell<Vec<Place>>, Cell<u64>, Cell<(Nanos, Option<Mode>)>);
+/// What a kernel would count: at each place, and what was overwritten; when the lease was renewed, and how limits hold;
+/// whether it takes no limit.
+struct Fake(RefCell<Vec<Place>>, Cell<u64>, Cell<(Nanos, Option<Mode>)>, Cell<bool>);
 
 impl Counted for Fake {
     fn counts(&self, place: usize) -> Option<DestinationCounts> {
@@ -53,6 +54,9 @@ impl Counted for Fake {
     }
 
     fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error> {
+        if self.3.get() {
+            return Err(Error::Plan("no limit is taken".into()));
+        }
         self.0.borrow_mut()[place].limit = limit.map(|limit| limit.rate.get());
         Ok(())
     }
@@ -100,7 +104,7 @@ impl World {
         let (overdue_after, limited, limit) = (Nanos::ZERO, RouterLimited::default(), None);
         let place = Place { counts, times, overdue: 0, overdue_after, limited, limit };
         let places = RefCell::new(vec![place; addresses.len()]);
-        let fake = Fake(places, Cell::new(0), Cell::default());
+        let fake = Fake(places, Cell::new(0), Cell::default(), Cell::new(false));
         let mut world = Self { fake, crowds: FlashCrowds::default(), now: Nanos::from_secs(1) };
         world.crowds.watch(&world.fake, addresses.iter().enumerate(), world.now);
         world

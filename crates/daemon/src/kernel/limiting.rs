@@ -30,6 +30,8 @@ pub(super) struct LimitIntent {
     least: f64,
     /// The kill switch.
     released: bool,
+    /// The kernel does not know whom no limit refuses.
+    unexempted: bool,
     /// Where services of this host listen, and whether these have limits of their own.
     services: Vec<(Vec<Listen>, Mode)>,
     /// Ports that are exempt.
@@ -44,6 +46,7 @@ impl LimitIntent {
             mode: limit.map(|limit| limit.mode),
             least: limit.map_or(0.0, |limit| limit.least().get()),
             released: false,
+            unexempted: false,
             services,
             ports: config.exempt.ports.clone(),
         }
@@ -61,8 +64,9 @@ impl LimitIntent {
         self.released = on;
     }
 
-    pub(super) const fn released(&self) -> bool {
-        self.released
+    /// Exemptions are not in the kernel: no limit holds until they are.
+    pub(super) const fn unexempt(&mut self, failed: bool) {
+        self.unexempted = failed;
     }
 
     pub(super) const fn mode(&self) -> Option<Mode> {
@@ -71,20 +75,33 @@ impl LimitIntent {
 
     /// How limits hold at the moment.
     pub(super) fn now(&self) -> Option<Mode> {
-        self.mode.filter(|_| !self.released)
+        self.mode.filter(|_| !self.released && !self.unexempted)
     }
 
-    /// Whether a destination never gets a limit here: its port is exempt, or the service that listens there limits
+    /// Why they do not hold, where [`Self::now`] says so.
+    pub(super) const fn why_not(&self) -> &'static str {
+        match self {
+            Self { mode: None, .. } => "limits are not wanted any more",
+            Self { released: true, .. } => "everything is released",
+            _ => "exemptions could not be written",
+        }
+    }
+
+    /// Why a destination never gets a limit here, if so: its port is exempt, or the service that listens there limits
     /// it. Of several services the one that names the address counts, as for packets.
-    pub(super) fn spares(&self, destination: Listen) -> bool {
-        let Some(address) = destination.address else { return true };
+    pub(super) fn spares(&self, destination: Listen) -> Option<&'static str> {
+        let address = destination.address?;
         let closest = |(listens, mode): &(Vec<Listen>, Mode)| {
             let matches = listens.iter().map(|listen| listen.matches(address, destination.port));
             let best = matches.max().filter(|best| *best > 0)?;
             Some((best, *mode == Mode::Enforce))
         };
-        self.ports.contains(&destination.port)
-            || self.services.iter().filter_map(closest).max().is_some_and(|(_, enforced)| enforced)
+        let services = self.services.iter().filter_map(closest);
+        match services.max() {
+            _ if self.ports.contains(&destination.port) => Some("its port is exempt"),
+            Some((_, true)) => Some("the service that listens there is enforced, and limits it"),
+            _ => None,
+        }
     }
 }
 
@@ -208,11 +225,15 @@ mod tests {
             (&[("[::]:80", Enforce)], &[], false),
         ] {
             let found = intent(services, ports).spares("192.0.2.1:80".parse().unwrap());
-            assert_eq!(found, spared, "{services:?} {ports:?}");
+            assert_eq!(found.is_some(), spared, "{services:?} {ports:?}");
         }
         let mut intent = intent(&[("*:80", Shadow)], &[]);
         intent.set_mode(0, Enforce);
-        assert!(intent.spares("192.0.2.1:80".parse().unwrap()));
+        assert!(
+            intent
+                .spares("192.0.2.1:80".parse().unwrap())
+                .is_some_and(|why| why.contains("enforced"))
+        );
     }
 
     #[test]

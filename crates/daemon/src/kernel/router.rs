@@ -4,6 +4,7 @@
 
 use super::crowds::{BUSY, FlashCrowds};
 use super::limiting::LimitIntent;
+use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tidegate_bpf::{Dataplane, Error, Interface, Router, RouterLosses, RouterTimes};
@@ -44,6 +45,9 @@ pub(super) struct Measured {
     crowds: FlashCrowds,
     /// What is wanted of limits.
     intent: LimitIntent,
+    /// Whom no limit refuses, and why the kernel does not know.
+    sources: Vec<IpNet>,
+    unexempted: Option<String>,
     /// What happened to what is not measured any more.
     ended: Vec<What>,
     /// When links are looked after again, and the pause behind that.
@@ -64,12 +68,13 @@ impl Measured {
     ) -> Self {
         let Some(section) = &config.router else { return Self::default() };
         let (state, intent) = (Some(fresh(section)), LimitIntent::of(config));
-        let mut measured = Self { interfaces, state, intent, ..Self::default() };
+        let sources = config.exempt.sources.clone();
+        let mut measured = Self { interfaces, state, intent, sources, ..Self::default() };
         match Router::load_beside(section, dataplane) {
             Ok(router) => measured.router = Some(router),
             Err(error) => measured.unattached = vec![error.to_string()],
         }
-        measured.exempt(config);
+        measured.exempt();
         measured.attach(dataplane);
         if measured.unattached.is_empty() {
             tracing::info!(destinations = section.destinations.len(), "measures as a router");
@@ -112,8 +117,8 @@ impl Measured {
         {
             tracing::warn!(%error, "router: the destinations are those of before");
         }
-        self.intent = LimitIntent::of(config);
-        self.exempt(config);
+        (self.intent, self.sources) = (LimitIntent::of(config), config.exempt.sources.clone());
+        self.exempt();
         self.attach(dataplane);
     }
 
@@ -122,13 +127,16 @@ impl Measured {
         self.intent.set_mode(service, mode);
     }
 
-    /// Whom no limit refuses. Where the kernel does not take that, nobody is limited.
-    fn exempt(&mut self, config: &Config) {
+    /// Whom no limit refuses. As long as the kernel does not take that, nobody is limited, and it is tried again.
+    fn exempt(&mut self) {
         let Some(router) = &mut self.router else { return };
-        if let Err(error) = router.exempt(&config.exempt.sources) {
-            tracing::warn!(%error, "router: nothing is limited: exemptions cannot be written");
-            self.intent = LimitIntent::default();
+        let exempted = router.exempt(&self.sources);
+        self.intent.unexempt(exempted.is_err());
+        let why = exempted.err().map(|error| format!("exemptions cannot be written: {error}"));
+        if let Some(text) = why.as_ref().filter(|_| self.unexempted.is_none()) {
+            tracing::warn!("router: nothing is limited: {text}");
         }
+        self.unexempted = why;
     }
 
     fn attach(&mut self, dataplane: &Dataplane) {
@@ -140,6 +148,9 @@ impl Measured {
     fn mend(&mut self, now: Nanos, dataplane: &Dataplane) {
         if now < self.look_at {
             return;
+        }
+        if self.unexempted.is_some() {
+            self.exempt();
         }
         if self.router.as_ref().is_none_or(Router::is_attached) {
             (self.pause, self.look_at) = (LOOK_EVERY, now + LOOK_EVERY);
@@ -176,7 +187,7 @@ impl Measured {
             state.crowds_time = self.crowds.lasted();
             (state.limits_time, state.limits_allowed) = self.crowds.limits();
             let (mode, open) = self.crowds.limits_open(now);
-            (state.limit_mode, state.limits_open) = (mode, open.into());
+            (state.limit_mode, state.limits_open) = (mode, open);
             state.crowds_missed = self.crowds.blind(now).unwrap_or_default();
             let problems: Vec<&str> =
                 self.unattached.iter().chain(&self.failed).map(String::as_str).collect();
@@ -202,7 +213,8 @@ impl Measured {
     /// What an operator should know, one sentence each.
     pub(super) fn doubts(&self) -> impl Iterator<Item = String> + '_ {
         let problems = self.unattached.iter().chain(&self.failed);
-        problems.map(|text| format!("router: not everything is measured: {text}"))
+        let open = self.unexempted.iter().map(|text| format!("router: nothing is limited: {text}"));
+        problems.map(|text| format!("router: not everything is measured: {text}")).chain(open)
     }
 
     /// Reads all destinations, and makes figures of the interval.

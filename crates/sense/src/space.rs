@@ -27,10 +27,11 @@ pub type FindNamespace = fn(&Namespace) -> io::Result<PathBuf>;
 const LOOK_EVERY: Nanos = Nanos::from_secs(2);
 
 /// Why a container that came after the start of the daemon is not looked at, and what to do.
-const BARRED: &str = "it came after the start of the daemon (a container that was started again, or a reload that \
-    names it), which gave up its privileges and cannot enter that network namespace: neither the server's accept queue nor connections past the hooks are seen. Start the \
-    daemon anew: under systemd `systemctl restart tidegate`, elsewhere `tidegate run` beside it, which takes over \
-    without a gap; with `--keep-privileges` it enters by itself";
+const BARRED: &str = "it came after the start of the daemon (a container that was started again, or a reload \
+    that names it), which gave up its privileges and cannot enter that network namespace: neither the server's \
+    accept queue nor connections past the hooks are seen. Start the daemon anew: under systemd \
+    `systemctl restart tidegate`, elsewhere `tidegate run` beside it, which takes over without a gap; with \
+    `--keep-privileges` it enters by itself";
 
 /// One network namespace.
 pub(crate) struct Space {

@@ -102,7 +102,8 @@ pub(crate) fn fact(program: &str, args: &[&str]) -> Option<String> {
     text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 
-/// How long this machine has been up. Zero where nobody says so: only how long something took hangs on it.
+/// How long this machine has been up; zero where nobody says so. Only differences of it are used: how long something
+/// took, and when the time of a group is over.
 #[must_use]
 pub(crate) fn uptime() -> Duration {
     let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();

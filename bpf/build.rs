@@ -33,6 +33,7 @@ const CONVENTIONS: Conventions = Conventions {
         ("TG_REFUSE_", IntKind::U8),
         ("TG_GAUGES_EACH", IntKind::U8),
         ("TG_IMPORT_ASKS_", IntKind::U8),
+        ("TG_ROUTER_EXEMPT_BITS", IntKind::U32),
         ("TG_RULE_TLS", IntKind::U8),
         ("TG_RULE_CLOSE", IntKind::U8),
     ],
@@ -90,7 +91,7 @@ fn generate(root: &Path, file: &Path) -> Result<(), String> {
             "tg_(chain|bucket_copy|policy_stats|cohort|senders|request_chain|state|request_state)",
         )
         .allowlist_type("tg_(bucket|bucket_params|event|verdict)|bpf_spin_lock|xdp_md")
-        .allowlist_type("tg_durations")
+        .allowlist_type("tg_(durations|crowd_limit|crowd_bucket)")
         .allowlist_recursively(false)
         .blocklist_type("tg_.*__bindgen_ty_.*")
         .opaque_type("tg_(params|policy_stats|state|request_state|limits_row)")

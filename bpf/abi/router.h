@@ -11,6 +11,7 @@
 #define TG_ROUTER_ABI_H
 
 #include "tidegate.h"
+#include "../../policy/router/crowd.h"
 #include "../../policy/router/durations.h"
 
 #define TG_ROUTER_SCOPES_MAX 64
@@ -50,6 +51,10 @@ struct tg_router_counts {
 	__u64 sent;		/* bytes of payload, each once */
 	__u64 again;		/* bytes that were sent before */
 	__u64 delivered;	/* bytes that clients acknowledged */
+	__u64 tokens;		/* SYNs that took one of a limit */
+	__u64 refused;		/* SYNs without one: dropped, */
+	__u64 refused_first;	/* of these first attempts; */
+	__u64 would_refuse;	/* and passed, in shadow or as the lease ends */
 };
 
 struct tg_router_destination {
@@ -62,6 +67,44 @@ struct tg_router_times {
 	struct tg_durations durations;
 	/* of connections that got bytes: in each round of the sweep, and at the end */
 	__u32 rate[TG_ROUTER_RATES];
+};
+
+/*
+ * A limit on new connections to a destination, by place. User space writes it under
+ * its lock; what was used lies in tg_router_bucket, and stays.
+ */
+struct tg_router_limit {
+	struct bpf_spin_lock lock;
+	__u32 pad;
+	struct tg_crowd_limit limit;	/* its key: 1 + the place */
+};
+
+struct tg_router_bucket {
+	struct bpf_spin_lock lock;
+	__u32 pad;
+	struct tg_crowd_bucket bucket;
+};
+
+enum tg_router_mode {
+	TG_ROUTER_OPEN = 0,	/* limits do not hold */
+	TG_ROUTER_SHADOW = 1,	/* refusals are counted, */
+	TG_ROUTER_ENFORCE = 2,	/* and executed */
+};
+
+/* Of all limits; one entry. */
+struct tg_router_control {
+	__u64 heartbeat_ns;	/* the lease (policy/chain/lease.h); 0: never */
+	__u32 mode;		/* enum tg_router_mode */
+	__u32 pad;
+};
+
+/* Sources that no limit refuses; longest prefix. */
+#define TG_ROUTER_EXEMPT_BITS 32	/* before the address */
+#define TG_ROUTER_EXEMPT_MAX 8192
+struct tg_router_exempt {
+	__u32 bits;
+	__u32 pad;
+	__u8 addr[16];
 };
 
 /* What could not be measured, by why. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps of a router's measurement. The loader sizes them. Those that any
+ * The maps of a router's measurement and limits. The loader sizes them. Those that any
  * sender can fill are arrays: their size is fixed, and the loss of an entry is harmless.
  */
 #ifndef TG_ROUTER_MAPS_H
@@ -109,6 +109,47 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } tg_router_overdue SEC(".maps");
+
+/* By place, both: the limit, and what is used of it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct tg_router_limit);
+} tg_router_limits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct tg_router_bucket);
+} tg_router_buckets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_router_control);
+} tg_router_control SEC(".maps");
+
+/*
+ * The dataplane's (packet/maps.h): its kill switch opens these limits as well, whether
+ * the daemon hangs or not. The seed in it is not used here.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_control);
+} tg_control SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, 1);	/* BPF_F_NO_PREALLOC: the only way for tries */
+	__uint(max_entries, TG_ROUTER_EXEMPT_MAX);
+	__type(key, struct tg_router_exempt);
+	__type(value, __u32);
+} tg_router_exempt SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -16,8 +16,8 @@
 #define TG_ROUTER_TABLE_H
 
 #include "flow.h"
+#include "limit.h"
 
-#define TG_ROUTER_NOTE_MASK (TG_ROUTER_NOTES - 1)
 #define TG_ROUTER_NOTE_UNITS 3	/* a note is young for so long */
 
 /* A place in the table. */
@@ -211,39 +211,54 @@ static __always_inline int tg_router_open(struct tg_router_way *way,
 	return 1;
 }
 
-static __always_inline struct tg_router_note *
-tg_router_note_of(__u64 fingerprint)
+/*
+ * The last SYN of a hash: which it is, and whether it was refused. A copy of one that
+ * passed is no new connection.
+ */
+#define TG_ROUTER_SYN_SET 1ULL
+#define TG_ROUTER_SYN_REFUSED 2ULL
+
+static __always_inline enum tg_router_attempt
+tg_router_attempt_of(__u64 last, __u64 word)
 {
-	return tg_router_at(&tg_router_notes,
-			    fingerprint >> 32 & TG_ROUTER_NOTE_MASK);
+	if ((last & ~TG_ROUTER_SYN_REFUSED) != word)
+		return TG_ROUTER_FIRST;
+	return last & TG_ROUTER_SYN_REFUSED ? TG_ROUTER_AGAIN :
+					      TG_ROUTER_ADMITTED;
 }
 
-/* A SYN of a client's. */
-static __always_inline void tg_router_syn(const struct tg_packet *p)
+/* A SYN of a client's. 1: it is refused. */
+static __always_inline int tg_router_syn(const struct tg_packet *p)
 {
-	__u64 hash = tg_hash_syn(p) | 1;
+	__u64 hash = tg_hash_syn(p), last, word, next;
 	struct tg_router_destination *d;
+	enum tg_router_attempt attempt;
 	struct tg_router_key key;
-	const __u32 *place;
-	__u64 *last;
+	const __u32 *known;
+	__u64 *at;
+	int refused;
 
 	tg_router_key_of(&key, p->dst, p->dport);
 	if (!tg_router_wants(&key))
-		return;
-	place = bpf_map_lookup_elem(&tg_router_places, &key);
-	d = place ? tg_router_at(&tg_router_counts, *place) : 0;
+		return 0;
+	known = bpf_map_lookup_elem(&tg_router_places, &key);
+	d = known ? tg_router_at(&tg_router_counts, *known) : 0;
 	if (!d) {
 		tg_router_lose(TG_ROUTER_UNKNOWN);
-		return;
+		return 0;
 	}
-	last = tg_router_at(&tg_router_syns, hash >> 32 & TG_ROUTER_NOTE_MASK);
-	if (last && READ_ONCE(*last) == hash) {
-		tg_router_count(&d->counts.repeated, 1);
-		return;
-	}
-	if (last)
-		WRITE_ONCE(*last, hash);
-	tg_router_count(&d->counts.syns, 1);
+	at = tg_router_at(&tg_router_syns, hash >> 32 & TG_ROUTER_NOTE_MASK);
+	last = at ? READ_ONCE(*at) : 0;
+	word = (hash & ~TG_ROUTER_SYN_REFUSED) | TG_ROUTER_SYN_SET;
+	attempt = tg_router_attempt_of(last, word);
+	tg_router_count(attempt == TG_ROUTER_FIRST ? &d->counts.syns :
+						     &d->counts.repeated,
+			1);
+	refused = tg_router_refuses(p, d, *known, attempt);
+	next = refused ? word | TG_ROUTER_SYN_REFUSED : word;
+	if (at && next != last)
+		WRITE_ONCE(*at, next);
+	return refused;
 }
 
 /* The SYN-ACK of a server's. */
@@ -291,25 +306,23 @@ static __always_inline int tg_router_proves(__u64 fingerprint,
 					   0) == fingerprint;
 }
 
-/* A packet that comes from the clients. */
-static __always_inline void tg_router_ingress(const struct tg_packet *p)
+/* A packet that comes from the clients. 1: it is refused. */
+static __always_inline int tg_router_ingress(const struct tg_packet *p)
 {
 	__u64 fingerprint, now_ns;
 	struct tg_router_way way;
 
-	if (p->flags & TG_TCP_SYN) {
-		if (tg_is_syn(p))
-			tg_router_syn(p);
-		return;
-	}
+	if (p->flags & TG_TCP_SYN)
+		return tg_is_syn(p) ? tg_router_syn(p) : 0;
 	fingerprint = tg_hash_flow(p, 0);
 	now_ns = bpf_ktime_get_ns();
 	if (!tg_router_find(fingerprint, &way) &&
 	    (!tg_router_proves(fingerprint, p) ||
 	     !tg_router_open(&way, fingerprint, p, now_ns)))
-		return;
+		return 0;
 	if (tg_router_client(way.flow, p, now_ns))
 		tg_router_over(&way, fingerprint, now_ns);
+	return 0;
 }
 
 /* A packet that goes to the clients. */

@@ -62,9 +62,9 @@ pub use plan::{Interface, Plan, Settings, action_of, cpus, policy_of};
 pub use read::{Count, Passed, Sample};
 pub use removal::{InForce, Leftovers, Removal, Whose, leftovers, remove_all};
 pub use requests::{BucketParams, RequestReason, RuleCount};
+pub use router::{ROUTER_SWEEPS, Router, RouterLimited, RouterLosses, RouterObjects, RouterTimes};
 #[doc(hidden)]
-pub use router::RouterHooks;
-pub use router::{ROUTER_SWEEPS, Router, RouterLosses, RouterObjects, RouterTimes};
+pub use router::{RouterHooks, RouterLimits};
 pub use switch::release;
 pub use tables::TableLosses;
 /// The types that plans and limits are made of.

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A router's measurement: programs and maps of their own, beside the dataplane. They count and change nothing.
+//! A router's measurement, and its limits on new connections: programs and maps of their own, beside the dataplane.
 //!
 //! Nothing is pinned: links and maps end with the process, and another one begins anew. So nothing is
 //! left behind, whatever happens to the daemon. Its programs are at tcx (Linux 6.6 and newer), behind
 //! ours and before those of others.
 
+mod limits;
 mod numbers;
 
-pub use numbers::{RouterLosses, RouterTimes};
+pub use limits::RouterLimits;
+pub use numbers::{RouterLimited, RouterLosses, RouterTimes};
 
 use crate::abi::{self, RouterScope, RouterScopes, RouterSweep, Settings};
+use crate::core::Core;
 use crate::dataplane::Dataplane;
 use crate::mapped::Mapped;
 use crate::maps::Maps;
@@ -19,6 +22,7 @@ use crate::syscall::{self, Order, Side};
 use crate::{Error, Interface, namespace};
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,8 +33,9 @@ use zerocopy::IntoBytes;
 
 /// Sweeps in which the whole table of connections is looked at.
 pub const ROUTER_SWEEPS: u32 = 32;
-/// What both programs say of every packet.
+/// What the programs say of a packet: others shall evaluate it, or (a SYN beyond a limit) it is dropped.
 const TCX_NEXT: i32 = -1;
+const TCX_DROP: i32 = 2;
 const SIDES: [Side; 2] = [Side::Ingress, Side::Egress];
 
 /// The compiled programs. Those of the build by default; tests bring those of other compilers.
@@ -79,6 +84,8 @@ pub struct Router {
     slice: u32,
     /// When each part was looked at last, and how many connections were in it.
     looked: Vec<(Nanos, u32)>,
+    /// Sources that no limit refuses, as the kernel has them.
+    exempt: BTreeSet<limits::ExemptKey>,
 }
 
 impl Router {
@@ -96,6 +103,17 @@ impl Router {
     /// As [`Self::load`].
     pub fn load_objects(config: &RouterConfig, objects: RouterObjects) -> Result<Self, Error> {
         Self::load_for(config, objects, crate::Settings::default().flow_timeout)
+    }
+
+    /// As [`Self::load`]; the kill switch of this dataplane opens the limits as well, in the kernel itself.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_beside(config: &RouterConfig, dataplane: &Core) -> Result<Self, Error> {
+        let mut router = Self::load(config)?;
+        let switch = MapHandle::try_from(dataplane.maps.get(limits::SWITCH)?);
+        router.maps.insert(limits::SWITCH, switch.map_err(Error::map(limits::SWITCH))?);
+        Ok(router)
     }
 
     /// The same for tests, which cannot wait for as long until a connection is idle.
@@ -138,6 +156,7 @@ impl Router {
             times,
             slice,
             looked,
+            exempt: BTreeSet::new(),
         };
         router.write_scopes()?;
         Ok(router)
@@ -146,8 +165,9 @@ impl Router {
     /// About how many bytes of kernel memory it takes.
     #[must_use]
     pub fn memory(config: &RouterConfig) -> u64 {
-        let known =
-            size_of::<abi::RouterDestination>() + size_of::<abi::RouterTimes>() + size_of::<u64>();
+        let limit = size_of::<abi::RouterLimit>() + size_of::<abi::RouterBucket>();
+        let measured = size_of::<abi::RouterDestination>() + size_of::<abi::RouterTimes>();
+        let known = measured + limit + size_of::<u64>();
         let place = size_of::<abi::RouterKey>() + size_of::<u32>() + HASH_BYTES;
         // A note of a handshake, and one of a SYN.
         let notes = abi::ROUTER_NOTES * (16 + 8);
@@ -327,6 +347,10 @@ impl Router {
     }
 }
 
+fn failed_run(source: io::Error) -> Error {
+    Error::Run { program: "router", source }
+}
+
 /// The programs of both sides, for packets of tests.
 #[doc(hidden)]
 #[derive(Debug)]
@@ -338,12 +362,25 @@ impl RouterHooks {
     /// # Errors
     /// When it cannot be run, or the packet did not pass as it was.
     pub fn give(&self, egress: bool, frame: &[u8]) -> Result<(), Error> {
+        match self.passes(egress, frame) {
+            Ok(false) => Err(failed_run(io::Error::other("the packet did not pass"))),
+            passes => passes.map(|_| ()),
+        }
+    }
+
+    /// The same where it may be dropped: whether it passed.
+    ///
+    /// # Errors
+    /// When it cannot be run, or something else became of the packet.
+    pub fn passes(&self, egress: bool, frame: &[u8]) -> Result<bool, Error> {
         let program = &self.0[usize::from(egress)];
         let mut run = syscall::TestRun { data: frame, context: &mut [], repeat: 1 };
-        let failed = |source| Error::Run { program: "router", source };
-        let output = syscall::test_run(program.as_fd(), &mut run).map_err(failed)?;
-        let passed = output.returned.cast_signed() == TCX_NEXT && output.data == frame;
-        if passed { Ok(()) } else { Err(failed(io::Error::other("the packet did not pass"))) }
+        let output = syscall::test_run(program.as_fd(), &mut run).map_err(failed_run)?;
+        match output.returned.cast_signed() {
+            TCX_NEXT if output.data == frame => Ok(true),
+            TCX_DROP => Ok(false),
+            other => Err(failed_run(io::Error::other(format!("the verdict {other}")))),
+        }
     }
 }
 
@@ -364,11 +401,15 @@ const LOSSES: &str = "tg_router_losses";
 const TAKEN: &str = "tg_router_taken";
 
 /// Sizes of the values, which the other side of the ABI has to have.
-const SIZES: [(&str, usize); 4] = [
+const SIZES: [(&str, usize); 8] = [
     (SCOPES, size_of::<RouterScopes>()),
     (COUNTS, size_of::<abi::RouterDestination>()),
     (TIMES, size_of::<abi::RouterTimes>()),
     ("tg_router_flows", abi::ROUTER_WAYS * abi::ROUTER_FLOW_BYTES),
+    (limits::LIMITS, size_of::<abi::RouterLimit>()),
+    (limits::BUCKETS, size_of::<abi::RouterBucket>()),
+    (limits::CONTROL, size_of::<abi::RouterControl>()),
+    (limits::SWITCH, size_of::<abi::Control>()),
 ];
 
 /// The maps, sized by the configuration; the program for ingress names all of them.
@@ -379,7 +420,9 @@ fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, E
     for mut map in open.maps_mut() {
         let entries = match map.name().to_str() {
             Some("tg_router_flows") => config.connections / abi::ROUTER_WAYS as u32,
-            Some("tg_router_places" | COUNTS | TIMES | OVERDUE) => config.destinations_max,
+            Some(
+                "tg_router_places" | COUNTS | TIMES | OVERDUE | limits::LIMITS | limits::BUCKETS,
+            ) => config.destinations_max,
             _ => continue,
         };
         map.set_max_entries(entries).map_err(failed)?;
@@ -391,7 +434,7 @@ fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, E
     let mut maps = Maps::default();
     for map in object.maps() {
         let name = map.name().to_string_lossy().into_owned();
-        if name.starts_with("tg_router_") {
+        if name.starts_with("tg_router_") || name == limits::SWITCH {
             maps.insert(&name, MapHandle::try_from(&map).map_err(failed)?);
         }
     }

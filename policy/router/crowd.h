@@ -85,6 +85,22 @@ TG_INLINE int tg_crowd_take(const struct tg_crowd_limit *l,
 			      again ? l->bucket.depth / 2 : 0);
 }
 
+/*
+ * TG_CROWD_OWN where the host program has found the limit of the destination and its
+ * bucket by itself: a router's hook has them by place.
+ */
+TG_INLINE struct tg_verdict tg_crowd_own(const struct tg_crowd_limit *l,
+					 struct tg_crowd_bucket *b,
+					 tg_u32 action,
+					 const struct tg_event *e)
+{
+	if (!l->bucket.rate_milli)
+		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	if (tg_crowd_take(l, b, e->key, e->priority, e->now_ns))
+		return tg_verdict(TG_ADMIT, TG_REASON_TOKEN);
+	return tg_verdict(tg_action(action), TG_REASON_RATE);
+}
+
 /* Without a token: whether the destination is one that the crowd is for. */
 TG_INLINE struct tg_verdict tg_crowd_lacks(const struct tg_crowd_params *p,
 					   const struct tg_hot_list *hot,
@@ -110,8 +126,9 @@ TG_INLINE struct tg_verdict tg_crowd_admit(const struct tg_crowd_params *p,
 
 	if (i >= TG_CROWD_LIMITS || !p->limit[i].bucket.rate_milli)
 		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
-	if (tg_crowd_take(&p->limit[i], &s->bucket[i], own ? e->key : 0,
-			  own && e->priority, e->now_ns))
+	if (own)
+		return tg_crowd_own(&p->limit[i], &s->bucket[i], p->action, e);
+	if (tg_crowd_take(&p->limit[i], &s->bucket[i], 0, 0, e->now_ns))
 		return tg_verdict(TG_ADMIT, TG_REASON_TOKEN);
 	return tg_crowd_lacks(p, hot, e);
 }

@@ -257,6 +257,18 @@ pub struct CrowdLimit {
     pub bucket: BucketSpec,
 }
 
+impl CrowdLimit {
+    /// As the kernel has it (`struct tg_crowd_limit`).
+    ///
+    /// # Errors
+    /// For a rate or a burst that is out of range.
+    pub fn compiled(&self) -> Result<[u8; size_of::<abi::CrowdLimit>()], ParamsError> {
+        let mut limit = abi::CrowdLimit::default();
+        (limit.key, limit.bucket) = (self.key, self.bucket.compile()?.0);
+        Ok(zerocopy::transmute!(limit))
+    }
+}
+
 /// The limits of a router, and how much of them is used (`tg_crowd_params`, `tg_crowd_state`). The
 /// default admits everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -22,6 +22,15 @@ pub struct RouterLosses {
     pub unknown: u64,
 }
 
+/// What a limit has done to the SYNs of a destination, since the measurement began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouterLimited {
+    /// SYNs that took a token.
+    pub tokens: u64,
+    /// SYNs that came for the first time and were refused.
+    pub refused_first: u64,
+}
+
 /// How long the exchanges of a destination took, and how fast its connections were, since the measurement
 /// began; or what of that is new.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +157,13 @@ impl Router {
         self.counts.read(place).map(|RouterDestination { counts, .. }| counts.overdue)
     }
 
+    /// What its limit has done to the SYNs of the destination at a place.
+    #[must_use]
+    pub fn limited(&self, place: usize) -> Option<RouterLimited> {
+        let RouterDestination { counts, .. } = self.counts.read(place)?;
+        Some(RouterLimited { tokens: counts.tokens, refused_first: counts.refused_first })
+    }
+
     /// Durations and rates of the destination at a place.
     #[must_use]
     pub fn times(&self, place: usize) -> Option<RouterTimes> {
@@ -185,6 +201,8 @@ fn public(counts: &RouterCounts) -> DestinationCounts {
         sent_bytes: counts.sent,
         again_bytes: counts.again,
         delivered_bytes: counts.delivered,
+        refused: counts.refused,
+        would_refuse: counts.would_refuse,
     }
 }
 

@@ -15,10 +15,11 @@ use tidegate_api::exit::Exit;
 use tidegate_api::http::respond;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_config::{
-    Config, ConfigError, ConfigErrors, ImportConfig, LoadError, Place, ServiceConfig, diff, doubts,
-    load, load_located,
+    Config, ConfigError, ConfigErrors, ImportConfig, LoadError, Place, RouterConfig, ServiceConfig,
+    diff, doubts, load, load_located,
 };
-use tidegate_model::Change;
+use tidegate_model::remote::Scope;
+use tidegate_model::{Change, Listen, Mode};
 
 /// Name and version of the document.
 const SCHEMA: &str = "tidegate-check/1";
@@ -225,8 +226,7 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
         rules(service, out)?;
     }
     if let Some(router) = &config.router {
-        let prefixes: Vec<String> = router.destinations.iter().map(ToString::to_string).collect();
-        writeln!(out, "router: measures destinations in {}", prefixes.join(", "))?;
+        summary_of_router(router, &config.services, out)?;
     }
     let Some(flowspec) = &config.flowspec else { return Ok(()) };
     let exports: Vec<&str> = flowspec.export.iter().map(|export| &*export.service).collect();
@@ -247,4 +247,70 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
         )?;
     }
     Ok(())
+}
+
+fn summary_of_router(
+    router: &RouterConfig,
+    services: &[ServiceConfig],
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let prefixes: Vec<String> = router.destinations.iter().map(ToString::to_string).collect();
+    writeln!(out, "router: measures destinations in {}", prefixes.join(", "))?;
+    let Some(limit) = &router.limit else { return Ok(()) };
+    let (mode, least) = (limit.mode.name(), limit.least());
+    writeln!(
+        out,
+        "router: in a flash crowd limits new connections to what a destination completes, {least} at least ({mode}); \
+         needs Linux 6.6"
+    )?;
+    let limits_itself = |service: &&ServiceConfig| {
+        let among = |listen: &Listen| router.destinations.iter().any(|one| has(one, listen));
+        service.mode == Mode::Enforce && service.listen.iter().any(among)
+    };
+    for service in services.iter().filter(limits_itself) {
+        let name = &service.name;
+        writeln!(
+            out,
+            "router: destinations of {name} are not limited: the service is enforced, and limits them itself"
+        )?;
+    }
+    Ok(())
+}
+
+/// Whether a service that listens there may have a destination of this scope.
+fn has(scope: &Scope, listen: &Listen) -> bool {
+    let Scope::Destination { prefix, port } = scope else { return false };
+    let address = listen.address.filter(|address| !address.is_unspecified());
+    port.is_none_or(|port| port == listen.port)
+        && address.is_none_or(|address| prefix.contains(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may")]
+
+    use super::*;
+    use tidegate_config::{Registry, parse};
+
+    #[test]
+    fn a_limit_of_a_router_says_which_services_it_leaves_alone() {
+        for (service, named) in [
+            ("{mode: enforce, listen: ['192.0.2.7:80']}", true),
+            ("{mode: enforce, listen: ['*:80']}", true),
+            ("{mode: shadow, listen: ['192.0.2.7:80']}", false),
+            ("{mode: enforce, listen: ['192.0.2.7:443']}", false),
+            ("{mode: enforce, listen: ['198.51.100.7:80']}", false),
+        ] {
+            let text = format!(
+                "interfaces: [{{name: eth0}}]\nservices:\n  web: {service}\n\
+                 router: {{destinations: ['192.0.2.0/24:80'], limit: {{mode: shadow}}}}\n"
+            );
+            let config = parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap();
+            let (router, mut out) = (config.router.as_ref().unwrap(), Vec::new());
+            summary_of_router(router, &config.services, &mut out).unwrap();
+            let out = String::from_utf8(out).unwrap();
+            assert!(out.contains("what a destination completes, 1.0/s at least (shadow)"), "{out}");
+            assert_eq!(out.contains("router: destinations of web are not"), named, "{service}");
+        }
+    }
 }

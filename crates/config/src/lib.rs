@@ -51,6 +51,7 @@ pub use reference::{bounds, reference};
 pub use requests::*;
 pub use router::{
     ROUTER_CONNECTIONS_RANGE, ROUTER_DESTINATIONS_MAX, ROUTER_KNOWN_RANGE, RouterConfig,
+    RouterLimitConfig,
 };
 pub use schema::schema;
 pub use shape::Places;

@@ -4,6 +4,8 @@
 
 mod away;
 mod crowds;
+mod limiting;
+mod neighbours;
 mod requests;
 mod router;
 mod sides;
@@ -221,7 +223,9 @@ impl Outlet for Kernel {
     }
 
     fn set_mode(&mut self, service: usize, mode: Mode, canary: Canary) -> Result<(), PlaneError> {
-        self.dataplane.set_mode(service, mode, canary).map_err(failed)
+        self.dataplane.set_mode(service, mode, canary).map_err(failed)?;
+        self.measured.set_mode(service, mode);
+        Ok(())
     }
 
     fn set_imported(&mut self, imported: &Imported) -> Result<(), PlaneError> {

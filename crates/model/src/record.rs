@@ -270,6 +270,34 @@ pub enum What {
         why: String,
         /// How long it was.
         lasted: Nanos,
+        /// SYNs that its limits refused.
+        #[serde(default)]
+        refused: u64,
+        /// SYNs beyond its limits that passed: in shadow, or as the lease ended.
+        #[serde(default)]
+        would_refuse: u64,
+    },
+    /// New connections to a destination with a flash crowd are limited.
+    CrowdLimited {
+        /// The destination.
+        destination: String,
+        /// New connections per second that pass.
+        rate: f64,
+        /// Refusals are only counted.
+        shadow: bool,
+    },
+    /// And not any more, or not in this way.
+    CrowdUnlimited {
+        /// The destination.
+        destination: String,
+        /// Why.
+        why: String,
+        /// How long they were.
+        lasted: Nanos,
+        /// SYNs beyond the limit: refused, in shadow counted.
+        refused: u64,
+        /// Refusals were only counted.
+        shadow: bool,
     },
     /// Hooks of an interface are not there any more.
     HooksLost {
@@ -561,16 +589,10 @@ impl What {
             Self::CongestionEnded { interface, lasted } => {
                 format!("{interface}: congestion ended after {lasted}")
             }
-            Self::CrowdBegan { destination, why, demand, slow } => {
-                let slow = slow * 100.0;
-                format!(
-                    "{destination}: flash crowd began: {why}; {demand:.0} exchanges/s, {slow:.0} % slow for their \
-                     size"
-                )
-            }
-            Self::CrowdEnded { destination, why, lasted } => {
-                format!("{destination}: flash crowd ended after {lasted}; {why}")
-            }
+            Self::CrowdBegan { .. }
+            | Self::CrowdEnded { .. }
+            | Self::CrowdLimited { .. }
+            | Self::CrowdUnlimited { .. } => self.sentence_of_crowd(),
             Self::HooksLost { interface, why, open } => {
                 let open = if *open { ", and nothing is limited there" } else { "" };
                 format!("interface {interface}: hooks are lost{open}: {why}")
@@ -620,6 +642,42 @@ impl What {
             }
             Self::RulesEnded { peer, count, within, .. } => {
                 format!("{count} rule(s) of the router {peer} ended{}", past(*within))
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// The same of a flash crowd and its limit.
+    fn sentence_of_crowd(&self) -> String {
+        match self {
+            Self::CrowdBegan { destination, why, demand, slow } => {
+                let slow = slow * 100.0;
+                format!(
+                    "{destination}: flash crowd began: {why}; {demand:.0} exchanges/s, {slow:.0} % slow for their \
+                     size"
+                )
+            }
+            Self::CrowdEnded { destination, why, lasted, refused, would_refuse } => {
+                let of = |n: &u64, what: &str| match n {
+                    0 => String::new(),
+                    n => format!("; {n} SYNs {what}"),
+                };
+                let (refused, more) =
+                    (of(refused, "refused"), of(would_refuse, "beyond its limit passed"));
+                format!("{destination}: flash crowd ended after {lasted}; {why}{refused}{more}")
+            }
+            Self::CrowdLimited { destination, rate, shadow } => {
+                let done = if *shadow { "would be limited" } else { "are limited" };
+                format!("{destination}: new connections {done} to {rate:.1}/s")
+            }
+            Self::CrowdUnlimited { destination, why, lasted, refused, shadow } => {
+                let (done, what) = match shadow {
+                    true => ("would be limited", "would have been refused"),
+                    false => ("are limited", "were refused"),
+                };
+                format!(
+                    "{destination}: new connections {done} no longer, after {lasted}: {why}; {refused} SYNs {what}"
+                )
             }
             _ => String::new(),
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What a router measures of the destinations behind it.
+//! What a router measures of the destinations behind it, and what it limits.
 
+use crate::Mode;
 use crate::snapshot::ReasonCount;
 use serde::{Deserialize, Serialize};
 use tidegate_units::Nanos;
@@ -38,6 +39,18 @@ pub struct RouterState {
     /// How long they were, those of all destinations added up.
     #[serde(default)]
     pub crowds_time: Nanos,
+    /// How limits hold: in shadow or enforced; `None`: nothing is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_mode: Option<Mode>,
+    /// Why limits do not hold now, in one sentence; empty if they do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub limits_open: String,
+    /// How long there were limits, those of all destinations added up.
+    #[serde(default)]
+    pub limits_time: Nanos,
+    /// New connections that limits would have let pass, as far as they were there: their rates, added up over time.
+    #[serde(default)]
+    pub limits_allowed: f64,
     /// The busiest destinations of the last interval: first those to which most was delivered, then others
     /// with the most demand.
     pub destinations: Vec<DestinationState>,
@@ -63,10 +76,22 @@ pub struct CrowdState {
     pub lasts: Nanos,
     /// Why it is slow: its server, or the link that it shares with its neighbours.
     pub why: String,
-    /// Exchanges that begin per second, lately.
+    /// Exchanges that begin per second, lately; with a limit also the SYNs that it refused for the first time.
     pub demand: f64,
     /// Share of the exchanges that are slow for their size.
     pub slow: f64,
+    /// New connections per second that pass its limit, or would; `None`: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+    /// Why it has none, where limits are wanted; empty if it has one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unlimited: String,
+    /// SYNs that its limits refused since it began.
+    #[serde(default)]
+    pub refused: u64,
+    /// SYNs beyond its limits that passed: in shadow, or as the lease ended.
+    #[serde(default)]
+    pub would_refuse: u64,
 }
 
 /// What was counted of a destination.
@@ -93,6 +118,12 @@ pub struct DestinationCounts {
     pub again_bytes: u64,
     /// Bytes that clients acknowledged.
     pub delivered_bytes: u64,
+    /// SYNs that a limit refused, copies of them included.
+    #[serde(default)]
+    pub refused: u64,
+    /// SYNs that it would have refused: in shadow, or as the lease ended.
+    #[serde(default)]
+    pub would_refuse: u64,
 }
 
 /// How a destination was in an interval.
@@ -132,6 +163,8 @@ impl DestinationCounts {
             sent_bytes: of(self.sent_bytes, other.sent_bytes),
             again_bytes: of(self.again_bytes, other.again_bytes),
             delivered_bytes: of(self.delivered_bytes, other.delivered_bytes),
+            refused: of(self.refused, other.refused),
+            would_refuse: of(self.would_refuse, other.would_refuse),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::table::{plain, render_rows};
 use std::fmt::Write as _;
+use tidegate_model::Mode;
 use tidegate_model::router::{CrowdState, DestinationState, RouterState};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_units::Nanos;
@@ -43,8 +44,12 @@ pub fn router_lines(snapshot: &Snapshot) -> String {
     if !state.crowds_missed.is_empty() {
         let _ = writeln!(text, "  {}", plain(&state.crowds_missed));
     }
+    if !state.limits_open.is_empty() {
+        let _ = writeln!(text, "  {}", plain(&state.limits_open));
+    }
     for crowd in state.crowds.iter().take(CROWDS_MAX) {
         let _ = writeln!(text, "  {}", crowd_line(crowd));
+        text.push_str(&limit_line(crowd, state.limit_mode));
     }
     if let Some(more @ 1..) = state.crowds.len().checked_sub(CROWDS_MAX) {
         let _ = writeln!(text, "  and flash crowds at {more} more destinations");
@@ -57,8 +62,29 @@ pub fn router_lines(snapshot: &Snapshot) -> String {
     text
 }
 
+/// What its limit does, or why it has none.
+fn limit_line(crowd: &CrowdState, mode: Option<Mode>) -> String {
+    let CrowdState { limit, unlimited, refused, would_refuse, .. } = crowd;
+    let Some(rate) = limit else {
+        return match unlimited.as_str() {
+            "" => String::new(),
+            why => format!("    not limited: {}\n", plain(why)),
+        };
+    };
+    match mode {
+        Some(Mode::Enforce) => {
+            format!("    limited to {rate:.1} new connections/s, {refused} SYNs refused\n")
+        }
+        _ => {
+            format!(
+                "    shadow: limit of {rate:.1} new connections/s, {would_refuse} SYNs would be refused\n"
+            )
+        }
+    }
+}
+
 fn crowd_line(crowd: &CrowdState) -> String {
-    let CrowdState { destination, lasts, why, demand, slow } = crowd;
+    let CrowdState { destination, lasts, why, demand, slow, .. } = crowd;
     let (destination, why, slow) = (plain(destination), plain(why), slow * 100.0);
     format!(
         "flash crowd at {destination} for {lasts}: {why}; {demand:.1} exchanges/s, {slow:.0} % slow"

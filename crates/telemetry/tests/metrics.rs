@@ -9,6 +9,7 @@ use sample::*;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use tidegate_model::Mode;
 use tidegate_model::router::RouterState;
 use tidegate_model::snapshot::{FlowspecState, Snapshot};
 use tidegate_model::totals::Histogram;
@@ -54,6 +55,15 @@ fn what_a_router_measures_is_shown() {
     let problem = RouterState { problem: "no tcx".into(), ..RouterState::default() };
     let shown = router_lines(&Snapshot { router: Some(problem), ..Snapshot::default() });
     assert!(shown.contains("  not measured: no tcx\n"), "{shown}");
+    let open = "limits are open: everything is released".into();
+    let shadow = RouterState { limit_mode: Some(Mode::Shadow), limits_open: open, ..router() };
+    let shown = router_lines(&Snapshot { router: Some(shadow), ..Snapshot::default() });
+    assert!(shown.contains("\n  limits are open: everything is released\n"), "{shown}");
+    assert!(shown.contains("\n    shadow: limit of 48.2 new connections/s, 31 "), "{shown}");
+    let mut without = router();
+    (without.crowds[0].limit, without.crowds[0].unlimited) = (None, "its port is exempt".into());
+    let shown = router_lines(&Snapshot { router: Some(without), ..Snapshot::default() });
+    assert!(shown.contains("\n    not limited: its port is exempt\n"), "{shown}");
     assert_eq!(router_lines(&Snapshot::default()), "");
 }
 

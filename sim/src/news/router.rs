@@ -308,7 +308,7 @@ fn took(durations: &Durations) -> Vec<Took> {
     all
 }
 
-const fn tick<'a>(
+fn tick<'a>(
     happened: &Happened,
     took: &'a [Took],
     (in_flight, overdue): (u32, u32),
@@ -316,13 +316,17 @@ const fn tick<'a>(
     CrowdTick {
         period: TICK,
         took,
-        first_attempts: happened.first_attempts,
-        refused: happened.refused,
+        first_attempts: f64::from(happened.first_attempts),
+        refused: f64::from(happened.refused),
+        // Here nobody is spoofed, and who leaves without a response has completed nothing.
+        tokens: 0.0,
+        given_up: 0,
         connected: happened.connected,
         started: happened.started,
         completed: happened.completed,
         segments: happened.segments,
         in_flight,
         overdue,
+        flooded: false,
     }
 }

@@ -164,6 +164,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use std::fmt::Write as _;
     use std::path::Path;
+    use tidegate_model::Mode;
     use tidegate_model::limits::{ServiceLimits, Why};
     use tidegate_model::router::{CrowdState, DestinationState, RouterState};
     use tidegate_model::signals::{
@@ -327,7 +328,12 @@ mod tests {
                 why: "only its server is slow".into(),
                 demand: 75.0,
                 slow: 0.61,
+                limit: Some(48.2),
+                unlimited: String::new(),
+                refused: 913,
+                would_refuse: 0,
             }],
+            limit_mode: Some(Mode::Enforce),
             all: DestinationState { address: "all".into(), ..DestinationState::default() },
             destinations: (0..20)
                 .map(|n| DestinationState {

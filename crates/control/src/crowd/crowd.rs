@@ -2,7 +2,7 @@
 //! One destination: what a tick shows becomes an alarm, and a limit.
 
 use super::demand::Demand;
-use super::limit::{CrowdLimit, Limit, Shown};
+use super::limit::{CrowdLimit, Limit, Shown, TakenBack};
 use super::slow::{Seen, Slow, Took};
 use tidegate_units::Nanos;
 
@@ -18,22 +18,30 @@ pub struct CrowdTick<'a> {
     pub period: Nanos,
     /// Exchanges completed, by size and duration.
     pub took: &'a [Took],
-    /// New connections that came for the first time, admitted or not.
-    pub first_attempts: u32,
+    /// New connections that came for the first time, admitted or not. Where a part of the connections is followed, this
+    /// and the next two are that part of what is counted of all, and no whole numbers.
+    pub first_attempts: f64,
     /// New connections refused, repeated attempts included.
-    pub refused: u32,
+    pub refused: f64,
+    /// SYNs that took a token of the limit, where that is counted.
+    pub tokens: f64,
     /// Connections whose handshake was completed.
     pub connected: u32,
     /// Exchanges begun.
     pub started: u32,
-    /// Exchanges completed.
+    /// Exchanges completed, or ended otherwise.
     pub completed: u32,
+    /// Of them those that ended without a response: nothing carried them.
+    pub given_up: u32,
     /// Segments with payload that the server sent, and those of them that it had sent before.
     pub segments: (u32, u32),
     /// Exchanges in flight.
     pub in_flight: u32,
     /// Of them those in flight for longer than [`CrowdSaid::overdue_after`].
     pub overdue: u32,
+    /// A flood of SYNs: of the connections some, or nearly all, were not seen. A limit that is there goes on, because its law
+    /// corrects itself by what its tokens lead to. Nothing begins, and nothing is learned.
+    pub flooded: bool,
 }
 
 /// What is known after a tick.
@@ -45,6 +53,10 @@ pub struct CrowdSaid {
     pub slow: f64,
     /// The limit from now on; none admits everybody.
     pub limit: Option<CrowdLimit>,
+    /// Why there is no limit for a while: it was taken back.
+    pub taken_back: Option<TakenBack>,
+    /// Where nothing is limited: the limit that would hold what completes, during an alarm.
+    pub would: Option<CrowdLimit>,
     /// From how long on an exchange in flight is to be counted as overdue; none: not yet known.
     pub overdue_after: Option<Nanos>,
 }
@@ -66,50 +78,69 @@ impl Crowd {
     pub fn tick(&mut self, tick: &CrowdTick<'_>, enforced: bool) -> CrowdSaid {
         let s = tick.period.as_secs_f64().clamp(PERIOD_S.0, PERIOD_S.1);
         let on = self.alarm;
-        let learn = !on && !self.slow.is_suspicious();
-        let more = tick.started.saturating_sub(tick.connected);
-        let demand = f64::from(tick.first_attempts) + f64::from(more);
-        let turns = (f64::from(tick.started), f64::from(tick.completed));
-        self.demand.tick(s, demand, turns, learn);
+        if !tick.flooded {
+            let learn = !on && !self.slow.is_suspicious();
+            let more = tick.started.saturating_sub(tick.connected);
+            let demand = tick.first_attempts + f64::from(more);
+            let turns = (f64::from(tick.started), f64::from(tick.completed));
+            self.demand.tick(s, demand, turns, learn);
+        }
         self.slow.tick(tick.took, &Seen { s, overdue: f64::from(tick.overdue), crowd: on });
         if tick.connected > 0 {
-            let now = f64::from(tick.started) / f64::from(tick.connected);
+            let asked = tick.started.saturating_sub(tick.given_up);
+            let now = f64::from(asked) / f64::from(tick.connected);
             let weight = -libm::expm1(-s / PER_CONNECTION_S);
             self.per_connection += weight * (now.max(1.0) - self.per_connection);
         }
-        let begins = self.slow.is_certain() && self.demand.is_up();
-        let limit = if enforced {
-            let limit = self.limit.tick(&self.shown(tick, s), begins);
-            self.alarm = self.limit.is_on();
-            limit
+        let begins = !tick.flooded && self.slow.is_certain() && self.demand.is_up();
+        let shown = self.shown(tick, s);
+        let (limit, would) = if enforced {
+            // Where nothing was limited before there may be an alarm without a limit.
+            let slow = on && self.slow.is_slow();
+            let goes_on = slow && !self.limit.is_on() && !tick.flooded;
+            let limit = self.limit.tick(&shown, begins || goes_on);
+            // A limit that was taken back ends no crowd.
+            let without = self.limit.taken_back().is_some() && (begins || slow);
+            self.alarm = self.limit.is_on() || without;
+            (limit, None)
         } else {
+            let would = self.limit.would(&shown);
             self.alarm = begins || (on && self.slow.is_slow());
-            None
+            (None, self.alarm.then_some(would))
         };
         if on && !self.alarm {
             self.slow.again();
         }
         let overdue_after = self.slow.overdue_after_s().map(Nanos::from_secs_f64);
-        CrowdSaid { alarm: self.alarm, slow: self.slow.share(), limit, overdue_after }
+        let taken_back = self.limit.taken_back().filter(|_| enforced);
+        let (alarm, slow) = (self.alarm, self.slow.share());
+        CrowdSaid { alarm, slow, limit, taken_back, would, overdue_after }
     }
 
     fn shown(&self, tick: &CrowdTick<'_>, s: f64) -> Shown {
         Shown {
             s,
-            completed: f64::from(tick.completed),
+            completed: f64::from(tick.completed.saturating_sub(tick.given_up)),
             in_flight: f64::from(tick.in_flight),
-            came: f64::from(tick.first_attempts),
-            refused: f64::from(tick.refused),
+            came: tick.first_attempts,
+            refused: tick.refused,
+            tokens: tick.tokens,
+            connected: f64::from(tick.connected),
+            started: f64::from(tick.started),
             segments: (f64::from(tick.segments.0), f64::from(tick.segments.1)),
             usual_s: self.slow.usual_s(),
             per_connection: self.per_connection,
+            flooded: tick.flooded,
         }
     }
 
-    /// Ends an alarm of one that is only watched, and forgets what led there; what is usual stays known.
+    /// Ends an alarm, and a limit, and forgets what led there; what is usual stays known.
     pub(super) const fn rest(&mut self) {
         self.slow.rest();
         self.alarm = false;
+        if self.limit.is_on() {
+            self.limit.end();
+        }
     }
 
     /// Whether it is slow at the moment, crowd or not.
@@ -134,7 +165,7 @@ mod tests {
         let took = vec![Took { class: 4, bucket, count: completed }];
         let tick = CrowdTick {
             period: Nanos::from_millis(500),
-            first_attempts: n,
+            first_attempts: f64::from(n),
             connected: n,
             started: n,
             completed,
@@ -179,10 +210,51 @@ mod tests {
     fn enforced_it_limits_to_what_completes() {
         let mut crowd = calm();
         let (tick, took) = half(75, 25, 44);
-        let tick = CrowdTick { took: &took, refused: 50, in_flight: 30, ..tick };
+        let tick = CrowdTick { took: &took, refused: 50.0, in_flight: 30, ..tick };
         let limits: Vec<_> = (0..80).filter_map(|_| crowd.tick(&tick, true).limit).collect();
         assert!(limits.len() > 60, "{}", limits.len());
         assert!(limits.iter().all(|limit| (15.0..=60.0).contains(&limit.rate)), "{limits:?}");
+    }
+
+    /// A limit that changes nothing is taken back: the crowd is there all the same, and the limit is tried again.
+    #[test]
+    fn a_limit_that_is_taken_back_ends_no_crowd() {
+        let mut crowd = calm();
+        let (tick, took) = half(75, 25, 44);
+        let tick = CrowdTick { took: &took, refused: 50.0, in_flight: 3000, ..tick };
+        let said: Vec<_> = (0..400).map(|_| crowd.tick(&tick, true)).collect();
+        let begun = said.iter().position(|said| said.limit.is_some()).unwrap_or(400);
+        assert!(begun < 40, "{begun}");
+        let without = said[begun..].iter().filter(|said| said.limit.is_none());
+        assert!((100..=300).contains(&without.clone().count()), "{}", without.count());
+        assert!(said[begun..].iter().all(|said| said.alarm), "one crowd");
+        for said in &said[begun..] {
+            let why = said.limit.is_none().then_some(TakenBack::Vain);
+            assert_eq!(said.taken_back, why);
+        }
+        let again = said[begun..].iter().skip_while(|said| said.limit.is_some());
+        assert!(again.skip_while(|said| said.limit.is_none()).count() > 0, "tried again");
+    }
+
+    /// In a flood of SYNs hardly a connection is seen: nothing begins by that, and nothing is learned.
+    #[test]
+    fn in_a_flood_a_limit_goes_on_and_none_begins() {
+        let mut crowd = calm();
+        let demand = crowd.demand();
+        let (tick, took) = half(75, 25, 44);
+        let tick = CrowdTick { took: &took, refused: 50.0, in_flight: 30, ..tick };
+        let flood = CrowdTick { flooded: true, ..tick };
+        for _ in 0..80 {
+            let said = crowd.tick(&flood, true);
+            assert!(said.limit.is_none() && !said.alarm, "{said:?}");
+        }
+        assert_eq!(crowd.demand(), demand);
+        let begun = (0..80).find(|_| crowd.tick(&tick, true).limit.is_some());
+        assert!(begun.is_some());
+        for _ in 0..80 {
+            let said = crowd.tick(&CrowdTick { connected: 10, started: 10, ..flood }, true);
+            assert!(said.limit.is_some() && said.alarm, "{said:?}");
+        }
     }
 
     /// Clients that are refused and come again are no more demand than they were.
@@ -190,7 +262,7 @@ mod tests {
     fn repeated_attempts_are_no_demand() {
         let mut crowd = calm();
         let (tick, took) = half(15, 15, 36);
-        let tick = CrowdTick { took: &took, refused: 500, ..tick };
+        let tick = CrowdTick { took: &took, refused: 500.0, ..tick };
         (0..100).for_each(|_| _ = crowd.tick(&tick, false));
         assert!(crowd.demand() < 33.0, "{}", crowd.demand());
     }

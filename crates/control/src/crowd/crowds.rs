@@ -76,7 +76,13 @@ impl Crowds {
         self.all.get(&key).map_or(0.0, Crowd::demand)
     }
 
-    /// Hardly anything was completed at a destination for long: its alarm ends, and what was seen lately says
+    /// Whether a destination is slow at the moment, crowd or not.
+    #[must_use]
+    pub fn is_slow(&self, key: u64) -> bool {
+        self.all.get(&key).is_some_and(Crowd::is_slow)
+    }
+
+    /// Hardly anything was completed at a destination for long: its alarm and its limit end, and what was seen lately says
     /// nothing of what comes next. What is usual stays known.
     pub fn rest(&mut self, key: u64) {
         if let Some(crowd) = self.all.get_mut(&key) {
@@ -101,7 +107,7 @@ mod tests {
         let tick = CrowdTick {
             period: Nanos::from_millis(500),
             took: &took,
-            first_attempts: n,
+            first_attempts: f64::from(n),
             connected: n,
             started: n,
             completed: n,

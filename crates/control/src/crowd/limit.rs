@@ -9,6 +9,10 @@
 //!
 //! It is over when it refuses nobody any more, or what comes for the first time fits well: then lifting
 //! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about what is in flight is taken back.
+//!
+//! A token may lead to no exchange: its SYN was spoofed, or its connection stays idle. What completes is then less than
+//! the limit, and a limit that followed it would sink round by round to nothing. So the limit is divided by the share
+//! of its tokens that lead to an exchange. Where hardly one does, it is taken back.
 
 /// Time constant of μ, seconds.
 const MU_S: f64 = 4.0;
@@ -45,8 +49,18 @@ const WITHOUT_EFFECT: f64 = 2.0;
 const EFFECT_S: f64 = 30.0;
 /// Fewer in flight by this share are an effect.
 const FALLS: f64 = 0.95;
-/// For so long a limit without effect is not tried again, at least.
-const PAUSE_S: f64 = 60.0;
+/// Time constant of the share of tokens that lead to an exchange, seconds; and no smaller share raises the limit.
+const LEADS_S: f64 = 4.0;
+const LEADS: f64 = 0.25;
+/// So many of the last tokens count in any case, and fewer than so many say nothing.
+const TOKENS: f64 = 20.0;
+const TOKENS_LEAST: f64 = 5.0;
+/// A smaller share than [`LEADS`], of this time and of [`TOKENS`]: others take the tokens of clients. For so long there is
+/// no limit then: it is no fault of the limit, and the crowd is still there.
+const ASTRAY_S: f64 = 10.0;
+const ASTRAY_PAUSE_S: f64 = 10.0;
+/// For so long a limit without effect is not tried again: at first, and at most.
+const PAUSE_S: (f64, f64) = (60.0, 480.0);
 
 /// A limit on new connections to one destination.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,12 +82,73 @@ pub(super) struct Shown {
     pub(super) came: f64,
     /// New connections refused in it, repeated attempts included.
     pub(super) refused: f64,
+    /// SYNs that took a token, and what they led to: handshakes completed, exchanges begun.
+    pub(super) tokens: f64,
+    pub(super) connected: f64,
+    pub(super) started: f64,
     /// Segments that the server sent in it, and those of them that it had sent before.
     pub(super) segments: (f64, f64),
     /// How long exchanges usually take, seconds.
     pub(super) usual_s: f64,
     /// Exchanges a connection.
     pub(super) per_connection: f64,
+    /// Not all that came was seen: that it was little is no end of a crowd.
+    pub(super) flooded: bool,
+}
+
+/// Why a limit was taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenBack {
+    /// No fewer are in flight.
+    Vain,
+    /// Its tokens lead to no exchange.
+    Astray,
+}
+
+impl TakenBack {
+    /// For people.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Vain => "it changed nothing; it is tried again within minutes",
+            Self::Astray => {
+                "hardly a SYN that passed led to a request: spoofed SYNs, or idle connections; it is tried again in seconds"
+            }
+        }
+    }
+}
+
+/// Tokens, and what they led to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Led {
+    tokens: f64,
+    connected: f64,
+    started: f64,
+}
+
+impl Led {
+    fn add(&mut self, shown: &Shown) {
+        self.tokens += shown.tokens;
+        self.connected += shown.connected;
+        self.started += shown.started;
+    }
+
+    /// What is older than [`LEADS_S`] counts less and less, but for the last tokens.
+    fn fade(&mut self, s: f64) {
+        let last = (TOKENS / self.tokens.max(f64::MIN_POSITIVE)).min(1.0);
+        let keeps = libm::exp(-s / LEADS_S).max(last);
+        self.tokens *= keeps;
+        self.connected *= keeps;
+        self.started *= keeps;
+    }
+
+    /// The share of the tokens that led to an exchange. Few tokens say nothing, and none that were not counted.
+    fn share(&self) -> f64 {
+        match self.tokens {
+            tokens if tokens < TOKENS_LEAST => 1.0,
+            tokens => (self.connected.min(self.started) / tokens).min(1.0),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -82,6 +157,26 @@ struct Begun {
     /// It has changed nothing for so long: no fewer than the least are in flight.
     vain_s: f64,
     least: f64,
+    /// What its tokens led to: lately, and since so long.
+    lately: Led,
+    led: Led,
+    led_s: f64,
+}
+
+impl Begun {
+    /// Whether hardly a token leads to an exchange, once enough were seen.
+    fn is_astray(&mut self, shown: &Shown, s: f64) -> bool {
+        self.lately.fade(s);
+        self.lately.add(shown);
+        self.led.add(shown);
+        self.led_s += s;
+        if self.led_s < ASTRAY_S || self.led.tokens < TOKENS {
+            return false;
+        }
+        let share = self.led.share();
+        (self.led, self.led_s) = (Led::default(), 0.0);
+        share < LEADS
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -101,6 +196,7 @@ pub(super) struct Limit {
     /// How long no limit is to be tried, and how long the next time.
     pause_s: f64,
     next_pause_s: f64,
+    taken_back: Option<TakenBack>,
 }
 
 impl Default for Limit {
@@ -116,7 +212,8 @@ impl Default for Limit {
             needs_s: QUIET_S.0,
             since_end_s: f64::MAX,
             pause_s: 0.0,
-            next_pause_s: PAUSE_S,
+            next_pause_s: PAUSE_S.0,
+            taken_back: None,
         }
     }
 }
@@ -126,17 +223,15 @@ impl Limit {
         self.begun.is_some()
     }
 
+    /// Why there is none, although it may be wanted: it was taken back, and is not tried yet.
+    pub(super) fn taken_back(&self) -> Option<TakenBack> {
+        self.taken_back.filter(|_| self.pause_s > 0.0)
+    }
+
     /// A tick; `crowd`: the detector sees one. The limit until the next.
     pub(super) fn tick(&mut self, shown: &Shown, crowd: bool) -> Option<CrowdLimit> {
-        let s = shown.s.max(1e-3);
-        self.seen_s += s;
-        let weight = -libm::expm1(-s / MU_S.min(self.seen_s));
-        self.mu += weight * (shown.completed / s - self.mu);
-        self.came += -libm::expm1(-s / CAME_S.min(self.seen_s)) * (shown.came / s - self.came);
-        self.best = self.mu.max(self.best * (1.0 - s / BEST_S).max(0.0));
-        self.pause_s = (self.pause_s - s).max(0.0);
+        let s = self.measure(shown);
         if self.begun.is_none() {
-            self.since_end_s += s;
             if !crowd || self.pause_s > 0.0 {
                 return None;
             }
@@ -145,13 +240,38 @@ impl Limit {
         self.go_on(shown, s)
     }
 
+    /// A tick in which nothing is limited; the limit that would hold what completes. What it changes is not seen, so
+    /// it is not corrected by what is in flight.
+    pub(super) fn would(&mut self, shown: &Shown) -> CrowdLimit {
+        if self.is_on() {
+            self.end();
+        }
+        self.measure(shown);
+        limit(self.mu.max(BEST * self.best).max(0.1) / shown.per_connection.max(1.0))
+    }
+
+    /// What completes and comes; the seconds of the tick.
+    fn measure(&mut self, shown: &Shown) -> f64 {
+        let s = shown.s.max(1e-3);
+        self.seen_s += s;
+        let weight = -libm::expm1(-s / MU_S.min(self.seen_s));
+        self.mu += weight * (shown.completed / s - self.mu);
+        self.came += -libm::expm1(-s / CAME_S.min(self.seen_s)) * (shown.came / s - self.came);
+        self.best = self.mu.max(self.best * (1.0 - s / BEST_S).max(0.0));
+        self.pause_s = (self.pause_s - s).max(0.0);
+        self.since_end_s += if self.is_on() { 0.0 } else { s };
+        s
+    }
+
     fn begin(&mut self) {
         self.needs_s = match self.since_end_s < SOON_S {
             true => (2.0 * self.needs_s).min(QUIET_S.1),
             false => QUIET_S.0,
         };
         self.held = 1.0;
-        self.begun = Some(Begun { quiet_s: 0.0, vain_s: 0.0, least: f64::MAX });
+        let (lately, led) = (Led::default(), Led::default());
+        self.begun =
+            Some(Begun { quiet_s: 0.0, vain_s: 0.0, least: f64::MAX, lately, led, led_s: 0.0 });
     }
 
     fn go_on(&mut self, shown: &Shown, s: f64) -> Option<CrowdLimit> {
@@ -164,21 +284,22 @@ impl Limit {
         let change = if self.lost > LOST { -SHRINKS * s } else { GROWS * s };
         self.held = (self.held * (1.0 + change)).clamp(HELD_LEAST, 1.0);
         let begun = self.begun.as_mut()?;
-        let fits = shown.refused <= 0.0 || came * per_connection < FITS * best;
+        let little = !shown.flooded && came * per_connection < FITS * best;
+        let fits = shown.refused <= 0.0 || little;
         begun.quiet_s = if fits { begun.quiet_s + s } else { 0.0 };
         let target = self.held * (HELD * best * shown.usual_s + SPARE);
         let falls = shown.in_flight < FALLS * begun.least;
         let vain = shown.in_flight > WITHOUT_EFFECT * target && !falls;
         begun.least = if falls { shown.in_flight } else { begun.least };
         begun.vain_s = if vain { begun.vain_s + s } else { 0.0 };
-        if begun.vain_s > EFFECT_S {
-            self.pause_s = self.next_pause_s;
-            self.next_pause_s *= 2.0;
-            self.end();
+        let astray = begun.is_astray(shown, s).then_some(TakenBack::Astray);
+        let leads = begun.lately.share().max(LEADS);
+        if let Some(why) = (begun.vain_s > EFFECT_S).then_some(TakenBack::Vain).or(astray) {
+            self.take_back(why);
             return None;
         }
         if begun.quiet_s >= self.needs_s {
-            self.next_pause_s = PAUSE_S;
+            self.next_pause_s = PAUSE_S.0;
             self.end();
             return None;
         }
@@ -188,14 +309,30 @@ impl Limit {
             true => (best + off * (best - mu), GAIN.0),
             false => (best, GAIN.1),
         };
-        let rate = (base * (1.0 + gain * off)).max(0.1) / per_connection;
-        Some(CrowdLimit { rate, burst: (rate * BURST_S).max(2.0) })
+        Some(limit((base * (1.0 + gain * off)).max(0.1) / (per_connection * leads)))
     }
 
-    const fn end(&mut self) {
+    const fn take_back(&mut self, why: TakenBack) {
+        self.pause_s = match why {
+            TakenBack::Vain => self.next_pause_s,
+            TakenBack::Astray => ASTRAY_PAUSE_S,
+        };
+        if matches!(why, TakenBack::Vain) {
+            self.next_pause_s = (2.0 * self.next_pause_s).min(PAUSE_S.1);
+        }
+        self.taken_back = Some(why);
+        self.end();
+    }
+
+    pub(super) const fn end(&mut self) {
         self.begun = None;
         self.since_end_s = 0.0;
     }
+}
+
+/// A rate with its bucket.
+pub(super) const fn limit(rate: f64) -> CrowdLimit {
+    CrowdLimit { rate, burst: (rate * BURST_S).max(2.0) }
 }
 
 #[cfg(test)]
@@ -212,6 +349,12 @@ mod tests {
         deaf: bool,
         /// Share of the segments that are sent again.
         again: f64,
+        /// Spoofed SYNs a second. They are first attempts, as likely to find a token as a client's.
+        spoofed: f64,
+        /// Clients that passed, a second.
+        clients: f64,
+        /// Share of the connections that are seen: with less it is a flood.
+        seen: f64,
         rates: Vec<f64>,
     }
 
@@ -225,30 +368,39 @@ mod tests {
                 usual_s: 0.2,
                 deaf: false,
                 again: 0.0,
+                spoofed: 0.0,
+                clients: 0.0,
+                seen: 1.0,
                 rates,
             }
         }
 
         /// So many seconds; whether the limit was on at the end.
         fn run(&mut self, seconds: u32, offered: f64, crowd: bool) -> bool {
-            let mut admitted = offered;
+            let all = offered + self.spoofed;
             for _ in 0..2 * seconds {
-                let came = offered.min(admitted);
-                self.in_flight += 0.5 * came;
+                let limited = self.limit.is_on();
+                let passed =
+                    if limited { all.min(*self.rates.last().unwrap_or(&all)) } else { all };
+                self.clients = passed * offered / all;
+                self.in_flight += 0.5 * self.clients;
                 let completed = self.in_flight.min(0.5 * self.capacity);
                 self.in_flight -= completed;
                 let shown = Shown {
                     s: 0.5,
-                    completed,
-                    came: offered * 0.5,
-                    in_flight: if self.deaf { 500.0 } else { self.in_flight },
-                    refused: offered - came,
+                    completed: self.seen * completed,
+                    came: 0.5 * (self.seen * self.clients + all - passed),
+                    in_flight: if self.deaf { 500.0 } else { self.seen * self.in_flight },
+                    refused: 0.5 * (all - passed),
+                    tokens: if limited { 0.5 * passed } else { 0.0 },
+                    connected: 0.5 * self.seen * self.clients,
+                    started: 0.5 * self.seen * self.clients,
                     segments: (100.0, 100.0 * self.again),
                     usual_s: self.usual_s,
                     per_connection: 1.0,
+                    flooded: self.seen < 1.0,
                 };
                 let limit = self.limit.tick(&shown, crowd);
-                admitted = limit.map_or(f64::MAX, |limit| limit.rate);
                 self.rates.extend(limit.map(|limit| limit.rate));
             }
             self.limit.is_on()
@@ -319,5 +471,138 @@ mod tests {
         let tried = plant.rates.len();
         plant.run(20, 60.0, true);
         assert_eq!(plant.rates.len(), tried, "not at once again");
+    }
+
+    /// Tokens that lead to no exchange make what completes less than the limit: it must not follow that downwards, and
+    /// must end when the crowd is over, whoever goes on to send SYNs.
+    #[test]
+    fn spoofed_syns_do_not_sink_a_limit() {
+        for spoofed in [0.0, 20.0, 50.0, 100.0, 250.0] {
+            let mut plant = Plant::new();
+            plant.run(60, 20.0, false);
+            assert!(plant.run(15, 100.0, true));
+            plant.spoofed = spoofed;
+            let held: Vec<_> =
+                (0..9).map(|_| (plant.run(60, 100.0, true), plant.clients)).collect();
+            let carried = |(on, clients): &(bool, f64)| *on && (40.0..=60.0).contains(clients);
+            assert!(held.iter().all(carried), "{spoofed} spoofed: {held:?}");
+        }
+        let mut plant = Plant::new();
+        plant.run(60, 20.0, false);
+        assert!(plant.run(60, 100.0, true));
+        plant.spoofed = 40.0;
+        assert!(!plant.run(120, 20.0, false), "the usual load: {}", plant.clients);
+    }
+
+    /// Where hardly a token leads to an exchange, a limit helps nobody.
+    #[test]
+    fn a_limit_whose_tokens_lead_nowhere_is_taken_back() {
+        for (spoofed, held) in [(200.0, true), (1800.0, false)] {
+            let mut plant = Plant::new();
+            plant.run(20, 30.0, false);
+            assert!(plant.run(8, 200.0, true));
+            plant.spoofed = spoofed;
+            assert_eq!(plant.run(21, 200.0, true), held, "{spoofed}");
+            let why = (!held).then_some(TakenBack::Astray);
+            assert_eq!(plant.limit.taken_back(), why, "{spoofed}");
+        }
+    }
+
+    /// It holds what it held, although less and less is seen of it, and is over when nobody is refused.
+    #[test]
+    fn in_a_flood_a_limit_goes_on() {
+        let mut plant = Plant::new();
+        plant.run(20, 30.0, false);
+        assert!(plant.run(30, 100.0, true));
+        for seen in [0.7, 0.4] {
+            plant.seen = seen;
+            for _ in 0..6 {
+                assert!(plant.run(10, 100.0, false), "{seen}");
+                assert!((35.0..=65.0).contains(&plant.clients), "{seen}: {}", plant.clients);
+            }
+        }
+        // It seems to be little, and clients are refused.
+        plant.seen = 0.3;
+        assert!(plant.run(20, 65.0, false), "{}", plant.clients);
+        assert!(!plant.run(10, 20.0, false));
+    }
+
+    /// The crowd is still there, and others took the tokens: it is tried again as soon as that can be over.
+    #[test]
+    fn a_limit_whose_tokens_led_nowhere_is_tried_again_soon() {
+        let mut plant = Plant::new();
+        plant.run(20, 30.0, false);
+        for _ in 0..5 {
+            plant.spoofed = 1800.0;
+            let lost = (0..60).find(|_| !plant.run(1, 200.0, true));
+            assert!(lost.is_some_and(|seconds| seconds <= 20), "{lost:?}");
+            plant.spoofed = 0.0;
+            let back = (0..60).find(|_| plant.run(1, 200.0, true));
+            assert!(back.is_some_and(|seconds| (8..=11).contains(&seconds)), "{back:?}");
+        }
+    }
+
+    /// At a least rate of an operator few tokens are given: one that leads nowhere by chance does not raise the limit,
+    /// and what was so four seconds ago still counts.
+    #[test]
+    fn few_tokens_say_little() {
+        let mut led = Led::default();
+        for n in 0..4 {
+            led.add(&Shown { tokens: 1.0, ..Shown::default() });
+            assert_eq!(led.share(), 1.0, "{n}");
+        }
+        for n in 0..200 {
+            led.fade(0.5);
+            let leads = if n % 4 == 0 { 0.0 } else { 0.5 };
+            let (tokens, started) = (0.5, leads);
+            led.add(&Shown { tokens, connected: tokens, started, ..Shown::default() });
+        }
+        assert!((led.share() - 0.75).abs() < 0.03, "{}", led.share());
+        assert!((TOKENS..=TOKENS + 0.5).contains(&led.tokens), "{}", led.tokens);
+        (0..100).for_each(|_| led.add(&Shown { tokens: 1.0, ..Shown::default() }));
+        led.fade(LEADS_S);
+        assert!(led.tokens < 50.0, "many tokens fade: {}", led.tokens);
+    }
+
+    /// Also at the least rate of an operator, where few tokens are given.
+    #[test]
+    fn few_tokens_that_lead_nowhere_are_enough() {
+        for (started, held) in [(0.0, false), (0.4, true)] {
+            let mut plant = Plant::new();
+            plant.run(20, 30.0, false);
+            assert!(plant.run(8, 200.0, true));
+            let mut shown =
+                Shown { s: 0.5, came: 50.0, refused: 50.0, tokens: 0.5, ..Shown::default() };
+            (shown.connected, shown.started) = (0.5, started);
+            let limited = (0..90).all(|_| plant.limit.tick(&shown, true).is_some());
+            assert_eq!(limited, held, "{started}");
+        }
+    }
+
+    /// A limit that is taken back time and again is tried less and less often, and is tried.
+    #[test]
+    fn no_pause_is_longer_than_the_longest() {
+        let mut plant = Plant { deaf: true, ..Plant::new() };
+        plant.run(20, 30.0, false);
+        let tried = |plant: &mut Plant| {
+            let before = plant.rates.len();
+            plant.run(PAUSE_S.1 as u32 + 40, 60.0, true);
+            plant.rates.len() - before
+        };
+        let found = [(); 8].map(|()| tried(&mut plant));
+        assert!(found.iter().all(|tried| *tried > 0) && found[7] < 160, "{found:?}");
+    }
+
+    /// In shadow nothing is corrected: it is what the server carries.
+    #[test]
+    fn what_would_be_limited_is_what_completes() {
+        let mut plant = Plant::new();
+        plant.run(20, 30.0, false);
+        let shown = Shown { s: 0.5, completed: 25.0, in_flight: 900.0, ..Shown::default() };
+        let would = (0..40).map(|_| plant.limit.would(&shown)).last();
+        assert!(would.is_some_and(|limit| (45.0..=50.0).contains(&limit.rate)), "{would:?}");
+        assert!(plant.run(20, 200.0, true));
+        plant.limit.would(&shown);
+        assert!(!plant.limit.is_on(), "not enforced any more");
     }
 }

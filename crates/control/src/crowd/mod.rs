@@ -18,9 +18,11 @@
 //! | `slow.rs` | durations within size classes: a baseline, and a sequential test |
 //! | `demand.rs` | what comes, on several time scales |
 //! | `limit.rs` | the limit while a crowd is there, and when it is over |
+//! | `bounds.rs` | how far a limit may go, whatever the law says |
 //! | `crowd.rs` | one destination, from a tick to a limit |
 //! | `crowds.rs` | all destinations, and the reason |
 
+mod bounds;
 #[expect(clippy::module_inception, reason = "a crowd at one destination; the module is of crowds")]
 mod crowd;
 mod crowds;
@@ -30,10 +32,11 @@ mod limit;
 mod published;
 mod slow;
 
+pub use bounds::LimitBounds;
 pub use crowd::{Crowd, CrowdSaid, CrowdTick};
 pub use crowds::{Crowds, Why};
 pub use fastest::fastest;
-pub use limit::CrowdLimit;
+pub use limit::{CrowdLimit, TakenBack};
 pub use published::{
     Adjust, Interval, Published, PublishedLimit, PublishedSaid, PublishedSpec, Reset,
 };

@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Flash crowds at the destinations behind a router: our detector (`tidegate_control::crowd`), on what the
-//! kernel measures. It limits nothing: it says when a crowd begins, why it is slow, and when it is over.
+//! Flash crowds at the destinations behind a router: our detector and its law (`tidegate_control::crowd`), on what the
+//! kernel measures. It says when a crowd begins, why it is slow, and when it is over; and, where the operator wants
+//! that, it limits new connections to the destination meanwhile (`limiting.rs`).
 //!
 //! Demand is exchanges that begin. A SYN may be spoofed, and a connection may be opened to be idle: neither
-//! moves it. Where one connection in n is followed, the detectors see the sample: what is beyond chance depends on
+//! begins a crowd. While a limit refuses, first SYNs that it refused are demand as well, spoofed ones among them: else a
+//! limit that holds a crowd would look like its end. Where one connection in n is followed, the detectors see the sample: what is beyond chance depends on
 //! how many were counted. What is shown is multiplied.
 
+use super::limiting::{LimitIntent, Limited};
+use super::neighbours::Neighbours;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
-use tidegate_bpf::{Error, ROUTER_SWEEPS, RouterTimes};
-use tidegate_control::crowd::{CrowdSaid, CrowdTick, Crowds, Took, Why};
+use std::net::SocketAddr;
+use tidegate_bpf::policy::BucketSpec;
+use tidegate_bpf::{Error, ROUTER_SWEEPS, RouterLimited, RouterTimes};
+use tidegate_control::crowd::{CrowdLimit, CrowdSaid, CrowdTick, Crowds, TakenBack, Took, Why};
 use tidegate_model::record::What;
 use tidegate_model::router::{CrowdState, DestinationCounts};
+use tidegate_model::{Listen, Mode, Protocol};
 use tidegate_units::Nanos;
 
 /// How often the detectors look, as those of the simulator do. After a pause (the daemon was stopped) they begin
@@ -39,6 +45,12 @@ const WHY_FOR: Nanos = Nanos::from_secs(10);
 const EVENTS_MAX: usize = 16;
 const EVENTS_WITHIN: Nanos = Nanos::from_secs(60);
 const EVENT_EVERY: Nanos = Nanos::from_secs(600);
+/// No more limits begin as events within that time. The end of each that was told is one.
+const LIMIT_EVENTS_MAX: usize = 32;
+/// Why a destination with a crowd has no limit, if nothing else is in its way.
+const FITS: &str = "what comes fits, or is slow no longer";
+const FLOOD: &str = "in a flood of SYNs none begins";
+const PAUSE: &str = "the daemon was stopped for a moment: what came meanwhile is not known";
 /// A response that goes on is subtracted from those of its bucket that come within this time.
 const SUBTRACTED_FOR: Nanos = Nanos::from_secs(10);
 /// Share of the handshakes whose notes were overwritten, above which nothing is concluded: a flood of SYNs.
@@ -55,6 +67,12 @@ pub(super) trait Counted {
     fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), Error>;
     /// Handshakes whose notes were overwritten, in all.
     fn overwritten(&self) -> Result<u64, Error>;
+    /// What the limit of a destination has done.
+    fn limited(&self, place: usize) -> Option<RouterLimited>;
+    /// Limits new connections to a destination, or does not any more.
+    fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error>;
+    /// The lease on all limits, and how they hold; `None`: they do not.
+    fn renew(&self, now: Nanos, mode: Option<Mode>) -> Result<(), Error>;
 }
 
 impl Counted for tidegate_bpf::Router {
@@ -77,6 +95,18 @@ impl Counted for tidegate_bpf::Router {
     fn overwritten(&self) -> Result<u64, Error> {
         Ok(self.losses()?.handshakes)
     }
+
+    fn limited(&self, place: usize) -> Option<RouterLimited> {
+        self.limited(place)
+    }
+
+    fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error> {
+        self.set_limit(place, limit)
+    }
+
+    fn renew(&self, now: Nanos, mode: Option<Mode>) -> Result<(), Error> {
+        self.renew(now, mode)
+    }
 }
 
 /// A crowd that is there.
@@ -89,6 +119,17 @@ struct Alarm {
     slow: f64,
     /// Its begin is an event.
     told: bool,
+    /// What was counted before it.
+    before: DestinationCounts,
+}
+
+/// A limit whose begin is an event.
+#[derive(Debug)]
+struct Told {
+    mode: Mode,
+    since: Nanos,
+    /// SYNs that were beyond limits before it.
+    beyond: u64,
 }
 
 /// A destination that is watched.
@@ -110,6 +151,12 @@ struct Watched {
     /// When a crowd of it was an event last.
     told: Option<Nanos>,
     alarm: Option<Alarm>,
+    limited: Limited,
+    /// Why it has no limit, as far as it has none.
+    unlimited: &'static str,
+    told_limit: Option<Told>,
+    /// When it had one last.
+    had_limit: Nanos,
 }
 
 /// The detectors of a router.
@@ -129,6 +176,13 @@ pub(super) struct FlashCrowds {
     events: Vec<What>,
     /// When the last crowds began that are events.
     told: VecDeque<Nanos>,
+    told_limits: VecDeque<Nanos>,
+    /// What is wanted of limits.
+    intent: LimitIntent,
+    /// The kernel could not be asked what came, or told of limits: their lease is not renewed.
+    failed: bool,
+    limits_time: Nanos,
+    limits_allowed: f64,
 }
 
 impl FlashCrowds {
@@ -157,7 +211,8 @@ impl FlashCrowds {
     fn forget(&mut self, counted: &impl Counted, now: Nanos) {
         let detectors = &mut self.detectors;
         self.watched.retain(|place, one| {
-            let keep = one.alarm.is_some() || now.since(one.busy) < FORGOTTEN_AFTER;
+            let limited = one.limited.rate().is_some();
+            let keep = one.alarm.is_some() || limited || now.since(one.busy) < FORGOTTEN_AFTER;
             if !keep {
                 detectors.forget(*place as u64);
                 // What it counts is read by nobody.
@@ -167,16 +222,74 @@ impl FlashCrowds {
         });
     }
 
+    /// What is wanted of limits from now on. Where they hold in another way, those that are there end: others begin with
+    /// the next look.
+    ///
+    /// # Errors
+    /// When the kernel cannot be told: what it has then ends with the lease, or with the next look.
+    pub(super) fn intend(
+        &mut self,
+        counted: &impl Counted,
+        intent: &LimitIntent,
+        now: Nanos,
+    ) -> Result<(), Error> {
+        if self.intent == *intent {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.intent, intent.clone()).now();
+        if before == intent.now() {
+            return Ok(());
+        }
+        // First what lets more pass: no limit of shadow is executed.
+        let Some(mode) = intent.now() else {
+            let renewed = counted.renew(now, None);
+            let opened = self.open(counted, intent.why_not(), now);
+            self.failed |= renewed.is_err();
+            return renewed.and(opened);
+        };
+        self.open(counted, "limits hold in another way now", now)?;
+        let renewed = counted.renew(now, Some(mode));
+        self.failed = renewed.is_err();
+        renewed
+    }
+
+    /// Ends all limits, and tells that.
+    fn open(&mut self, counted: &impl Counted, why: &'static str, now: Nanos) -> Result<(), Error> {
+        let mut opened = Ok(());
+        for (place, one) in &mut self.watched {
+            one.unlimited = why;
+            opened = opened.and(one.limited.lift(counted, *place));
+            if one.limited.rate().is_none() {
+                self.events.extend(one.end_limit(now));
+            }
+        }
+        self.failed |= opened.is_err();
+        opened
+    }
+
     /// After each sweep.
     ///
     /// # Errors
-    /// When the kernel cannot be asked what was overwritten, or told what takes too long. All else was done.
+    /// When the kernel cannot be asked what was overwritten, or told what takes too long or what is limited. All else
+    /// was done.
     pub(super) fn swept(
         &mut self,
         counted: &impl Counted,
         now: Nanos,
         sample: u32,
     ) -> Result<(), Error> {
+        let looked = self.look_at(counted, now, sample);
+        self.failed |= looked.is_err();
+        self.tell_limits(now);
+        // What could not be written does not hold for longer than the lease.
+        let renewed = match self.intent.now() {
+            Some(mode) if !self.failed => counted.renew(now, Some(mode)),
+            _ => Ok(()),
+        };
+        looked.and(renewed)
+    }
+
+    fn look_at(&mut self, counted: &impl Counted, now: Nanos, sample: u32) -> Result<(), Error> {
         self.sample = sample;
         for (place, one) in &mut self.watched {
             one.overdue.push_back(counted.overdue(*place).unwrap_or_default());
@@ -194,11 +307,14 @@ impl FlashCrowds {
         if self.is_flooded(counted, all.saturating_sub(overwritten)) {
             self.flooded = Some(now);
         }
-        if period > TICK_MAX || self.flooded == Some(now) {
+        if period > TICK_MAX {
             self.watched.iter_mut().for_each(|(place, one)| one.begin_anew(counted, *place));
-            return Ok(());
+            self.failed = false;
+            return self.open(counted, PAUSE, now);
         }
-        self.look(counted, (now, period))
+        let looked = self.look(counted, (now, period));
+        self.failed = looked.is_err();
+        looked
     }
 
     /// Most handshakes were not seen to their end: demand is not known.
@@ -216,10 +332,29 @@ impl FlashCrowds {
     fn look(&mut self, counted: &impl Counted, (now, period): (Nanos, Nanos)) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut said = Vec::with_capacity(self.watched.len());
+        let slow = self.slow();
+        let (intent, sample) = (&self.intent, self.sample.max(1));
+        let flooded = self.flooded == Some(now);
         for (place, one) in &mut self.watched {
-            let Some(tick) = one.tick(counted, *place, now) else { continue };
-            let of = one.ask(&mut self.detectors, *place, (&tick, period, now));
+            if flooded && one.limited.rate().is_none() {
+                one.begin_anew(counted, *place);
+                one.unlimited = FLOOD;
+                continue;
+            }
+            let Some(tick) = one.tick(counted, *place, (now, period)) else { continue };
+            let spared = one.spared(intent, slow);
+            let mode = intent.now().filter(|_| spared.is_none());
+            let enforced = mode == Some(Mode::Enforce);
+            let scale = Scale { period, sample, enforced, flooded };
+            let of = one.ask(&mut self.detectors, *place, (&tick, &scale, now));
             failed = failed.and(one.count_overdue(counted, *place, of.overdue_after));
+            let wanted = mode.and(of.limit.or(of.would));
+            one.unlimited = spared.or(of.taken_back.map(TakenBack::text)).unwrap_or(FITS);
+            failed = failed.and(one.put(counted, *place, (&tick, &scale), (wanted, intent)));
+            let rate = one.limited.rate();
+            one.had_limit = if rate.is_some() { now } else { one.had_limit };
+            self.limits_time += if rate.is_some() { period } else { Nanos::ZERO };
+            self.limits_allowed += rate.unwrap_or_default() * period.as_secs_f64();
             said.push((*place, of));
         }
         let whys = self.whys(&said, now);
@@ -231,8 +366,13 @@ impl FlashCrowds {
         failed
     }
 
-    /// Demand, and that of it which is slow, of all and by address, where a reason is asked for. Ports of one address
-    /// are no neighbours of each other.
+    /// Handshakes of those that are slow.
+    fn slow(&self) -> f64 {
+        let slow = self.watched.iter().filter(|(place, _)| self.detectors.is_slow(**place as u64));
+        slow.map(|(_, one)| one.limited.hits()).sum()
+    }
+
+    /// What all destinations say of each other, where a reason is asked for.
     fn whys(&self, said: &[(usize, CrowdSaid)], now: Nanos) -> Option<Neighbours> {
         let asks = |(place, said): &(usize, CrowdSaid)| {
             let alarm = self.watched.get(place).and_then(|one| one.alarm.as_ref());
@@ -241,16 +381,11 @@ impl FlashCrowds {
         if !said.iter().any(asks) {
             return None;
         }
-        let mut neighbours = Neighbours::default();
-        for (key, demand, is_slow) in self.detectors.heard() {
-            let Some(one) = self.watched.get(&(key as usize)) else { continue };
-            let slow = if is_slow { demand } else { 0.0 };
-            let own = neighbours.by_address.entry(one.address.ip()).or_default();
-            for sum in [own, &mut neighbours.all] {
-                *sum = (sum.0 + demand, sum.1 + slow);
-            }
-        }
-        Some(neighbours)
+        let heard = self.detectors.heard().filter_map(|(key, demand, is_slow)| {
+            let one = self.watched.get(&(key as usize))?;
+            Some((one.address.ip(), demand, is_slow))
+        });
+        Some(heard.collect())
     }
 
     /// An alarm begins, goes on, or is over.
@@ -263,13 +398,13 @@ impl FlashCrowds {
                 self.told.retain(|then| now.since(*then) < EVENTS_WITHIN);
                 let told = self.told.len() < EVENTS_MAX
                     && one.told.is_none_or(|then| now.since(then) >= EVENT_EVERY);
-                one.alarm = Some(Alarm { since: now, last: now, why, slow: said.slow, told });
+                let (slow, before) = (said.slow, one.counts);
+                one.alarm = Some(Alarm { since: now, last: now, why, slow, told, before });
                 self.began += 1;
                 if told {
                     one.told = Some(now);
                     self.told.push_back(now);
                     let (destination, why) = (one.address.to_string(), why.text().to_owned());
-                    let slow = said.slow;
                     self.events.push(What::CrowdBegan { destination, why, demand, slow });
                 }
             }
@@ -286,6 +421,26 @@ impl FlashCrowds {
         }
     }
 
+    /// Limits that begin, hold in another way, or end.
+    fn tell_limits(&mut self, now: Nanos) {
+        self.told_limits.retain(|then| now.since(*then) < EVENTS_WITHIN);
+        let mode = self.intent.now();
+        for one in self.watched.values_mut() {
+            let holds = one.limited.rate().zip(mode);
+            if holds.map(|(_, mode)| mode) == one.told_limit.as_ref().map(|told| told.mode) {
+                continue;
+            }
+            self.events.extend(one.end_limit(now));
+            let Some((rate, mode)) = holds else { continue };
+            if self.told_limits.len() < LIMIT_EVENTS_MAX {
+                self.told_limits.push_back(now);
+                one.told_limit = Some(Told { mode, since: now, beyond: one.beyond(mode) });
+                let (destination, shadow) = (one.address.to_string(), mode == Mode::Shadow);
+                self.events.push(What::CrowdLimited { destination, rate, shadow });
+            }
+        }
+    }
+
     /// Exchanges that begin per second, as if all were followed.
     fn demand(&self, place: usize) -> f64 {
         self.detectors.demand(place as u64) * f64::from(self.sample.max(1))
@@ -293,14 +448,22 @@ impl FlashCrowds {
 
     /// Crowds that are there now, by place.
     pub(super) fn now(&self, now: Nanos) -> BTreeMap<usize, CrowdState> {
+        let wanted = self.intent.now().is_some();
         let of = |(place, one): (&usize, &Watched)| {
             let alarm = one.alarm.as_ref()?;
+            let new = one.counts.with(alarm.before, u64::saturating_sub);
+            let limit = one.limited.rate();
+            let unlimited = if wanted && limit.is_none() { one.unlimited } else { "" };
             let state = CrowdState {
                 destination: one.address.to_string(),
                 lasts: now.since(alarm.since),
                 why: alarm.why.text().to_owned(),
                 demand: self.demand(*place),
                 slow: alarm.slow,
+                limit,
+                unlimited: unlimited.to_owned(),
+                refused: new.refused,
+                would_refuse: new.would_refuse,
             };
             Some((*place, state))
         };
@@ -317,11 +480,31 @@ impl FlashCrowds {
         self.lasted
     }
 
+    /// How long there were limits, those of all destinations added up, and their rates over that time.
+    pub(super) const fn limits(&self) -> (Nanos, f64) {
+        (self.limits_time, self.limits_allowed)
+    }
+
+    /// How limits hold where they do, and why they do not hold now.
+    pub(super) fn limits_open(&self) -> (Option<Mode>, String) {
+        let why = match (self.intent.mode(), self.intent.now()) {
+            (None, _) => String::new(),
+            (_, None) => format!("limits are open: {}", self.intent.why_not()),
+            _ if self.failed => {
+                "limits may be open: the kernel cannot be asked what came, or told of limits".into()
+            }
+            _ => String::new(),
+        };
+        (self.intent.mode(), why)
+    }
+
     /// Why crowds may be there that are not found.
     pub(super) fn blind(&self, now: Nanos) -> Option<String> {
         if self.flooded.is_some_and(|then| now.since(then) < OVER_AFTER) {
             return Some(
-                "flash crowds are not looked for: a flood of SYNs overwrites handshakes".into(),
+                "flash crowds are not looked for, and no limit begins: a flood of SYNs overwrites \
+                 handshakes"
+                    .into(),
             );
         }
         (self.unwatched > 0).then(|| {
@@ -339,29 +522,13 @@ impl FlashCrowds {
 
     /// The same when nothing is measured any more: what is there ends.
     pub(super) fn end(mut self) -> Vec<What> {
-        let ended = self.watched.values_mut().filter_map(Watched::end);
-        self.events.extend(ended);
-        self.events
-    }
-}
-
-/// Demand, and that of it which is slow.
-#[derive(Debug, Default)]
-struct Neighbours {
-    all: (f64, f64),
-    by_address: BTreeMap<IpAddr, (f64, f64)>,
-}
-
-impl Neighbours {
-    /// Why a server is slow, by the others.
-    fn why(&self, address: IpAddr) -> Why {
-        let own = self.by_address.get(&address).copied().unwrap_or_default();
-        // What is left of a sum of others' shares may not be exactly nothing.
-        let (all, slow) = (self.all.0 - own.0, self.all.1 - own.1);
-        if self.by_address.keys().all(|other| *other == address) {
-            return Why::Unknown;
+        let now = self.looked.map_or(Nanos::ZERO, |(then, _)| then);
+        for one in self.watched.values_mut() {
+            one.unlimited = "nothing is measured any more";
+            self.events.extend(one.end_limit(now));
+            self.events.extend(one.end());
         }
-        Why::of(all, slow)
+        self.events
     }
 }
 
@@ -373,6 +540,7 @@ impl Watched {
     ) -> Option<Self> {
         let counts = counted.counts(place)?;
         Some(Self {
+            limited: Limited::new(counted, place),
             address,
             counts,
             times: counted.times(place)?,
@@ -384,6 +552,9 @@ impl Watched {
             busy: now,
             told: None,
             alarm: None,
+            unlimited: FITS,
+            told_limit: None,
+            had_limit: Nanos::ZERO,
         })
     }
 
@@ -393,10 +564,55 @@ impl Watched {
             (self.counts, self.times, self.ended) = (counts, times, ended(&counts));
             self.subtract.clear();
         }
+        self.limited.begin_anew(counted, place);
+    }
+
+    /// SYNs beyond limits that hold like this.
+    const fn beyond(&self, mode: Mode) -> u64 {
+        match mode {
+            Mode::Shadow => self.counts.would_refuse,
+            Mode::Enforce => self.counts.refused,
+        }
+    }
+
+    /// Why it gets no limit, if so. `slow`: the handshakes of all that are slow.
+    fn spared(&self, intent: &LimitIntent, slow: f64) -> Option<&'static str> {
+        let (address, port) = (Some(self.address.ip()), self.address.port());
+        let cold = (!self.limited.is_hot(slow))
+            .then_some("it has less than a tenth of the connections to what is slow");
+        intent.spares(Listen { address, port, protocol: Protocol::Tcp }).or(cold)
+    }
+
+    /// What the law wants goes to the kernel, as if all connections were followed.
+    fn put(
+        &mut self,
+        counted: &impl Counted,
+        place: usize,
+        (tick, scale): (&Tick, &Scale),
+        (wanted, intent): (Option<CrowdLimit>, &LimitIntent),
+    ) -> Result<(), Error> {
+        let sample = f64::from(scale.sample);
+        let wanted = wanted.map(|limit| CrowdLimit { rate: limit.rate * sample, ..limit });
+        let connected = tick.new.admitted as f64 * sample;
+        self.limited.put(counted, place, (scale.period, connected), (wanted, intent))
+    }
+
+    /// Its limit is there no longer, or holds in another way; the event, if its begin was one.
+    fn end_limit(&mut self, now: Nanos) -> Option<What> {
+        let told = self.told_limit.take()?;
+        let (destination, why) = (self.address.to_string(), self.unlimited.to_owned());
+        let refused = self.beyond(told.mode).saturating_sub(told.beyond);
+        let (lasted, shadow) = (now.since(told.since), told.mode == Mode::Shadow);
+        Some(What::CrowdUnlimited { destination, why, lasted, refused, shadow })
     }
 
     /// What is new since the last look.
-    fn tick(&mut self, counted: &impl Counted, place: usize, now: Nanos) -> Option<Tick> {
+    fn tick(
+        &mut self,
+        counted: &impl Counted,
+        place: usize,
+        (now, period): (Nanos, Nanos),
+    ) -> Option<Tick> {
         let counts = counted.counts(place)?;
         let new = counts.with(self.counts, u64::saturating_sub);
         let times = (new.completed + new.resumed > 0).then(|| counted.times(place)).flatten();
@@ -407,7 +623,8 @@ impl Watched {
         // A response that goes on has not ended: the one that ends next is not another one.
         let more = all.saturating_sub(self.ended);
         self.ended = self.ended.max(all);
-        Some(Tick { begun: new.begun, connected: new.admitted, ended: more, in_flight, took })
+        let limited = self.limited.tick(counted, place, (period, new.admitted));
+        Some(Tick { new, ended: more, in_flight, took, limited })
     }
 
     /// What was completed. Responses that went on are subtracted from those that come next in their bucket.
@@ -439,42 +656,54 @@ impl Watched {
         &mut self,
         detectors: &mut Crowds,
         place: usize,
-        (tick, period, now): (&Tick, Nanos, Nanos),
+        (tick, scale, now): (&Tick, &Scale, Nanos),
     ) -> CrowdSaid {
         let key = place as u64;
-        let mut said = detectors.tick(key, &self.shown(tick, period), false);
+        let mut said = detectors.tick(key, &self.shown(tick, scale), scale.enforced);
         if detectors.demand(key) >= BUSY {
             self.busy = now;
         }
         let learns = now.since(self.since) < LEARNS_FOR;
         if learns || now.since(self.busy) >= QUIET_AFTER {
             detectors.rest(key);
-            said.alarm = false;
+            said = CrowdSaid { overdue_after: said.overdue_after, slow: said.slow, ..NOTHING };
         }
-        if self.alarm.as_ref().is_some_and(|alarm| now.since(alarm.since) >= USUAL_AFTER) {
+        // What a limit holds is no usual load, nor is what was held within the hour.
+        let usual = |alarm: &Alarm| now.since(alarm.since.max(self.had_limit)) >= USUAL_AFTER;
+        if said.limit.is_none() && self.alarm.as_ref().is_some_and(usual) {
             detectors.forget(key);
             self.since = now;
-            said.alarm = false;
+            said = CrowdSaid { overdue_after: said.overdue_after, slow: said.slow, ..NOTHING };
         }
         said
     }
 
-    fn shown<'a>(&self, tick: &'a Tick, period: Nanos) -> CrowdTick<'a> {
+    fn shown<'a>(&self, tick: &'a Tick, scale: &Scale) -> CrowdTick<'a> {
         let of = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        let (started, connected) = (of(tick.begun), of(tick.connected));
+        // SYNs are all counted, and connections only if they are followed.
+        let sampled = |n: u64| n as f64 / f64::from(scale.sample);
+        let (started, connected) = (of(tick.new.begun), of(tick.new.admitted));
         let round = self.overdue.front().zip(self.overdue.back());
         CrowdTick {
-            period,
+            period: scale.period,
             took: &tick.took,
-            // So the demand is what was started.
-            first_attempts: started.min(connected),
+            // So the demand is what was started, and what was refused to start.
+            first_attempts: f64::from(started.min(connected)) + sampled(tick.limited.refused_first),
+            refused: sampled(tick.new.refused),
+            tokens: sampled(tick.limited.tokens),
             connected,
             started,
             // Without a response, too: a client that says goodbye inside TLS begins an exchange that has none.
             completed: of(tick.ended),
+            given_up: of(tick.new.given_up),
+            // Of the segments only their share counts.
+            segments: (
+                of(tick.new.sent_bytes.saturating_add(tick.new.again_bytes)),
+                of(tick.new.again_bytes),
+            ),
             in_flight: of(tick.in_flight),
             overdue: of(round.map_or(0, |(first, last)| last.wrapping_sub(*first))),
-            ..CrowdTick::default()
+            flooded: scale.flooded,
         }
     }
 
@@ -497,18 +726,38 @@ impl Watched {
         let alarm = self.alarm.take()?;
         let (destination, why) = (self.address.to_string(), alarm.why.text().to_owned());
         let lasted = alarm.last.since(alarm.since);
-        alarm.told.then_some(What::CrowdEnded { destination, why, lasted })
+        let new = self.counts.with(alarm.before, u64::saturating_sub);
+        let (refused, would_refuse) = (new.refused, new.would_refuse);
+        alarm.told.then_some(What::CrowdEnded { destination, why, lasted, refused, would_refuse })
     }
 }
 
 /// What is new at a destination.
 struct Tick {
-    begun: u64,
-    connected: u64,
+    new: DestinationCounts,
     ended: u64,
     in_flight: u64,
     took: Vec<Took>,
+    limited: RouterLimited,
 }
+
+/// How long a tick was, of which part of the connections, whether a limit would be executed, and whether SYNs were a flood.
+struct Scale {
+    period: Nanos,
+    sample: u32,
+    enforced: bool,
+    flooded: bool,
+}
+
+/// No alarm, and no limit.
+const NOTHING: CrowdSaid = CrowdSaid {
+    alarm: false,
+    slow: 0.0,
+    limit: None,
+    taken_back: None,
+    would: None,
+    overdue_after: None,
+};
 
 /// Exchanges that have ended, with a response or without one. It falls when a response goes on.
 const fn ended(counts: &DestinationCounts) -> u64 {

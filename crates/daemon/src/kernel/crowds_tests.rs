@@ -18,10 +18,14 @@ struct Place {
     times: RouterTimes,
     overdue: u64,
     overdue_after: Nanos,
+    limited: RouterLimited,
+    /// Connections per second, as they were written.
+    limit: Option<f64>,
 }
 
-/// What a kernel would count: at each place, and what was overwritten.
-struct Fake(RefCell<Vec<Place>>, Cell<u64>);
+/// What a kernel would count: at each place, and what was overwritten; when the lease was renewed, and how limits hold;
+/// whether it takes no limit, and does not say what was overwritten.
+struct Fake(RefCell<Vec<Place>>, Cell<u64>, Cell<(Nanos, Option<Mode>)>, Cell<bool>, Cell<bool>);
 
 impl Counted for Fake {
     fn counts(&self, place: usize) -> Option<DestinationCounts> {
@@ -42,7 +46,27 @@ impl Counted for Fake {
     }
 
     fn overwritten(&self) -> Result<u64, Error> {
-        Ok(self.1.get())
+        match self.4.get() {
+            true => Err(Error::Plan("it is not said".into())),
+            false => Ok(self.1.get()),
+        }
+    }
+
+    fn limited(&self, place: usize) -> Option<RouterLimited> {
+        self.0.borrow().get(place).map(|place| place.limited)
+    }
+
+    fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error> {
+        if self.3.get() {
+            return Err(Error::Plan("no limit is taken".into()));
+        }
+        self.0.borrow_mut()[place].limit = limit.map(|limit| limit.rate.get());
+        Ok(())
+    }
+
+    fn renew(&self, now: Nanos, mode: Option<Mode>) -> Result<(), Error> {
+        self.2.set((now, mode));
+        Ok(())
     }
 }
 
@@ -80,8 +104,10 @@ impl World {
             rates: std::array::from_fn(|_| 0),
         };
         let counts = DestinationCounts::default();
-        let place = Place { counts, times, overdue: 0, overdue_after: Nanos::ZERO };
-        let fake = Fake(RefCell::new(vec![place; addresses.len()]), Cell::new(0));
+        let (overdue_after, limited, limit) = (Nanos::ZERO, RouterLimited::default(), None);
+        let place = Place { counts, times, overdue: 0, overdue_after, limited, limit };
+        let places = RefCell::new(vec![place; addresses.len()]);
+        let fake = Fake(places, Cell::new(0), Cell::default(), Cell::new(false), Cell::new(false));
         let mut world = Self { fake, crowds: FlashCrowds::default(), now: Nanos::from_secs(1) };
         world.crowds.watch(&world.fake, addresses.iter().enumerate(), world.now);
         world
@@ -335,3 +361,6 @@ fn destinations_beyond_the_bound_wait_until_one_is_watched_for_nothing() {
     world.crowds.watch(&world.fake, [(WATCHED_MAX, &at(WATCHED_MAX))].into_iter(), later);
     assert!(is_watched(&world) && world.crowds.blind(later).is_none());
 }
+
+#[path = "limiting_tests.rs"]
+mod limiting;

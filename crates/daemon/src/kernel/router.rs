@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A router's measurement as the daemon keeps it: sweeps with the heartbeats, figures once an interval, and
+//! A router's measurement and limits as the daemon keeps them: sweeps with the heartbeats, figures once an interval, and
 //! links that are made again. It is no part of what protects: whatever fails here is told, and all else goes on.
 
 use super::crowds::{BUSY, FlashCrowds};
+use super::limiting::LimitIntent;
+use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tidegate_bpf::{Dataplane, Error, Interface, Router, RouterLosses, RouterTimes};
 use tidegate_config::{Config, RouterConfig};
+use tidegate_model::Mode;
 use tidegate_model::record::What;
 use tidegate_model::router::{
     DestinationCounts, DestinationFigures, DestinationState, RouterState,
@@ -40,6 +43,11 @@ pub(super) struct Measured {
     before: Option<(Nanos, Vec<DestinationCounts>)>,
     times: BTreeMap<usize, RouterTimes>,
     crowds: FlashCrowds,
+    /// What is wanted of limits.
+    intent: LimitIntent,
+    /// Whom no limit refuses, and why the kernel does not know.
+    sources: Vec<IpNet>,
+    unexempted: Option<String>,
     /// What happened to what is not measured any more.
     ended: Vec<What>,
     /// When links are looked after again, and the pause behind that.
@@ -59,11 +67,14 @@ impl Measured {
         dataplane: &Dataplane,
     ) -> Self {
         let Some(section) = &config.router else { return Self::default() };
-        let mut measured = Self { interfaces, state: Some(fresh(section)), ..Self::default() };
-        match Router::load(section) {
+        let (state, intent) = (Some(fresh(section)), LimitIntent::of(config));
+        let sources = config.exempt.sources.clone();
+        let mut measured = Self { interfaces, state, intent, sources, ..Self::default() };
+        match Router::load_beside(section, dataplane) {
             Ok(router) => measured.router = Some(router),
             Err(error) => measured.unattached = vec![error.to_string()],
         }
+        measured.exempt();
         measured.attach(dataplane);
         if measured.unattached.is_empty() {
             tracing::info!(destinations = section.destinations.len(), "measures as a router");
@@ -106,7 +117,26 @@ impl Measured {
         {
             tracing::warn!(%error, "router: the destinations are those of before");
         }
+        (self.intent, self.sources) = (LimitIntent::of(config), config.exempt.sources.clone());
+        self.exempt();
         self.attach(dataplane);
+    }
+
+    /// Another mode of a service: one that is enforced limits its destinations itself.
+    pub(super) fn set_mode(&mut self, service: usize, mode: Mode) {
+        self.intent.set_mode(service, mode);
+    }
+
+    /// Whom no limit refuses. As long as the kernel does not take that, nobody is limited, and it is tried again.
+    fn exempt(&mut self) {
+        let Some(router) = &mut self.router else { return };
+        let exempted = router.exempt(&self.sources);
+        self.intent.unexempt(exempted.is_err());
+        let why = exempted.err().map(|error| format!("exemptions cannot be written: {error}"));
+        if let Some(text) = why.as_ref().filter(|_| self.unexempted.is_none()) {
+            tracing::warn!("router: nothing is limited: {text}");
+        }
+        self.unexempted = why;
     }
 
     fn attach(&mut self, dataplane: &Dataplane) {
@@ -118,6 +148,9 @@ impl Measured {
     fn mend(&mut self, now: Nanos, dataplane: &Dataplane) {
         if now < self.look_at {
             return;
+        }
+        if self.unexempted.is_some() {
+            self.exempt();
         }
         if self.router.as_ref().is_none_or(Router::is_attached) {
             (self.pause, self.look_at) = (LOOK_EVERY, now + LOOK_EVERY);
@@ -135,7 +168,12 @@ impl Measured {
         let Some(router) = &mut self.router else { return self.tell(now) };
         let due = self.before.as_ref().is_none_or(|(then, _)| now.since(*then) >= INTERVAL);
         let sample = router.config().sample;
+        // A switch that cannot be read is taken for thrown.
+        let limits = self.intent.mode().is_some();
+        self.intent.release(limits && dataplane.released().unwrap_or(true));
+        let intended = self.crowds.intend(router, &self.intent, now);
         let swept = router.sweep().and_then(|_| self.crowds.swept(router, now, sample));
+        let swept = swept.and(intended);
         // What is shown does not stand still where a sweep fails.
         let looked = if due { self.look(now) } else { Ok(()) };
         self.failed = swept.and(looked).err().map(|error| error.to_string());
@@ -147,6 +185,9 @@ impl Measured {
             state.crowds = self.crowds.now(now).into_values().collect();
             state.crowds_total = self.crowds.began();
             state.crowds_time = self.crowds.lasted();
+            (state.limits_time, state.limits_allowed) = self.crowds.limits();
+            let (mode, open) = self.crowds.limits_open();
+            (state.limit_mode, state.limits_open) = (mode, open);
             state.crowds_missed = self.crowds.blind(now).unwrap_or_default();
             let problems: Vec<&str> =
                 self.unattached.iter().chain(&self.failed).map(String::as_str).collect();
@@ -172,7 +213,8 @@ impl Measured {
     /// What an operator should know, one sentence each.
     pub(super) fn doubts(&self) -> impl Iterator<Item = String> + '_ {
         let problems = self.unattached.iter().chain(&self.failed);
-        problems.map(|text| format!("router: not everything is measured: {text}"))
+        let open = self.unexempted.iter().map(|text| format!("router: nothing is limited: {text}"));
+        problems.map(|text| format!("router: not everything is measured: {text}")).chain(open)
     }
 
     /// Reads all destinations, and makes figures of the interval.
@@ -278,6 +320,8 @@ fn scaled(counts: DestinationCounts, sample: u64) -> DestinationCounts {
         sent_bytes: of(counts.sent_bytes),
         again_bytes: of(counts.again_bytes),
         delivered_bytes: of(counts.delivered_bytes),
+        refused: counts.refused,
+        would_refuse: counts.would_refuse,
     }
 }
 

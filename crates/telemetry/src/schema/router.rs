@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The metrics of what a router measures.
+//! The metrics of what a router measures and limits.
 
 use super::{Metric, counter, gauge};
 use tidegate_model::router::{DestinationState, RouterState};
@@ -86,6 +86,48 @@ pub(crate) const METRICS: &[Metric] = &[
         "Flash crowds that began, at all destinations.",
         &[],
         |s, out| each(s, |r| out(&[], r.crowds_total.into())),
+    ),
+    counter(
+        "router_limited",
+        "syns",
+        "SYNs to a destination beyond its limit by state: refused, would-refuse (passed, in shadow or as the lease \
+         ended).",
+        &["destination", "state"],
+        |s, out| {
+            of_each(s, |d| {
+                out(&[&d.address, "refused"], d.counts.refused.into());
+                out(&[&d.address, "would-refuse"], d.counts.would_refuse.into());
+            })
+        },
+    ),
+    gauge(
+        "router_limit_rate",
+        "per_second",
+        "New connections per second that pass the limit of a destination with a flash crowd, or would; absent \
+         without a limit.",
+        &["destination"],
+        |s, out| {
+            each(s, |r| {
+                for crowd in &r.crowds {
+                    crowd.limit.iter().for_each(|rate| out(&[&crowd.destination], (*rate).into()));
+                }
+            });
+        },
+    ),
+    counter(
+        "router_limit_allowed",
+        "connections",
+        "The rates of limits added up over time, those of all destinations: the new connections that they would \
+         have let pass.",
+        &[],
+        |s, out| each(s, |r| out(&[], r.limits_allowed.into())),
+    ),
+    counter(
+        "router_limit",
+        "seconds",
+        "How long there were limits, those of all destinations added up.",
+        &[],
+        |s, out| each(s, |r| out(&[], r.limits_time.as_secs_f64().into())),
     ),
     counter(
         "router_unmeasured",

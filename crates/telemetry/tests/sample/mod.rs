@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A snapshot of everything.
 
+use tidegate_model::Mode;
 use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::record::{Levels, Shed, Sums};
 use tidegate_model::remote::Restriction;
@@ -483,6 +484,8 @@ pub(crate) fn router() -> RouterState {
         sent_bytes: 9_000_000,
         again_bytes: 90_000,
         delivered_bytes: 8_900_000,
+        refused: 913,
+        would_refuse: 31,
     };
     let figures = DestinationFigures {
         syns: 8.2,
@@ -513,7 +516,15 @@ pub(crate) fn router() -> RouterState {
             why: "only its server is slow".into(),
             demand: 75.0,
             slow: 0.61,
+            limit: Some(48.25),
+            unlimited: String::new(),
+            refused: 900,
+            would_refuse: 31,
         }],
+        limit_mode: Some(Mode::Enforce),
+        limits_open: String::new(),
+        limits_time: Nanos::from_secs(40),
+        limits_allowed: 1930.0,
         crowds_total: 3,
         crowds_time: Nanos::from_secs(95),
         all: DestinationState { address: "all".into(), counts, last: Some(quiet) },

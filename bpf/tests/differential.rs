@@ -38,8 +38,9 @@ const EACH_REASON_MIN: usize = 5;
 /// What a lease's share of the dice may differ by rounding, of 65536.
 const ROUNDING: i64 = 2;
 
-/// A SYN as fresh_first knows it: service, tuple, sequence number.
-type Key = (usize, [u8; 16], [u8; 16], u16, u16, u32);
+/// A SYN as fresh_first knows it: service, family, tuple, sequence number. IPv6 with mapped addresses is
+/// another tuple than IPv4.
+type Key = (usize, bool, [u8; 16], [u8; 16], u16, u16, u32);
 
 /// The reference with a memory: what the frames before used up.
 struct Model {
@@ -128,7 +129,7 @@ impl Model {
     }
 
     fn key(service: usize, s: &Segment) -> Key {
-        (service, s.src, s.dst, s.sport, s.dport, s.seq)
+        (service, s.ipv6, s.src, s.dst, s.sport, s.dport, s.seq)
     }
 
     fn recall(&mut self, segment: Option<&Segment>) {

@@ -152,6 +152,32 @@ mod tests {
         assert_eq!((exact.schedule, exact.window), (vec![2, 6, 14], 0), "the same keys");
     }
 
+    /// Of each policy of the register: the configuration takes its name, and with the least that it needs
+    /// and what a controller decides it has a limit.
+    #[test]
+    fn every_policy_of_the_register_can_be_configured() {
+        let names = || Policy::ALL.iter().map(|policy| policy.name());
+        let registry = tidegate_config::Registry::new(names(), ["default"]);
+        let decided = ServiceLimits {
+            rate: Some(Rate::per_second(40.0)),
+            burst: 5,
+            loss: Some(Share::new(0.4)),
+            ..ServiceLimits::default()
+        };
+        for policy in Policy::ALL {
+            let own = if *policy == Policy::Threshold { ", discard: 9" } else { "" };
+            let text = format!(
+                "interfaces: [{{name: lo}}]\nservices:\n  web: {{mode: enforce, listen: ['*:80'], policy: {{name: {}{own}}}}}\n",
+                policy.name()
+            );
+            let config = tidegate_config::parse(&text, &registry).unwrap_or_else(|e| panic!("{e}"));
+            let config = &config.services[0].policy;
+            let made = service(*policy, Action::Drop, config, &decided).unwrap();
+            assert_eq!(made.policy(), *policy);
+            assert_ne!(made, Params::no_limit(*policy), "{}", policy.name());
+        }
+    }
+
     fn a_bucket(policy: Option<PolicyConfig>) -> BucketConfig {
         let text = "interfaces: [{name: lo}]\nservices:\n  web:\n    mode: enforce\n    listen: ['*:80']\n    \
                     requests: {buckets: {a: {resource: cpu}}, rules: [{path: /a, bucket: a}]}\n";

@@ -87,6 +87,13 @@ static void fuzz_sane_gap(struct tg_gap_params *g)
 		g->reserve[i] = g->wait + g->reserve[i] % (most - g->wait + 1);
 }
 
+enum {
+#define TG_POLICY(number, name, serves, key, state, text) FUZZ_POLICY_##name,
+#include "policies.def"
+#undef TG_POLICY
+	FUZZ_POLICIES
+};
+
 /* Whether a policy's parameters begin with bucket and reserve. */
 static int fuzz_has_bucket(const struct tg_params *p)
 {
@@ -98,7 +105,7 @@ static void fuzz_sane(struct tg_params *p)
 {
 	struct tg_abacus_params *a = &p->u.abacus;
 
-	p->policy %= 8;
+	p->policy %= FUZZ_POLICIES;
 	/* those of the others may be anything: nothing below depends on them */
 	if (!fuzz_has_bucket(p))
 		return;

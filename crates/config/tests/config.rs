@@ -47,8 +47,15 @@ fn golden(path: &Path, found: &str) -> Result<(), String> {
     if wanted == found {
         return Ok(());
     }
+    let lines = |text: &str, other: &str| -> String {
+        let missing = text.lines().filter(|line| !other.lines().any(|theirs| theirs == *line));
+        missing.take(20).map(|line| format!("  {line}\n")).collect()
+    };
     Err(format!(
-        "{shown} is not up to date (TIDEGATE_BLESS=1 writes it)\nwanted:\n{wanted}\nfound:\n{found}"
+        "{shown} is not up to date (TIDEGATE_BLESS=1 cargo test -p tidegate-config writes it)\n\
+         only in the file:\n{}only in what the code says:\n{}",
+        lines(&wanted, found),
+        lines(found, &wanted),
     ))
 }
 

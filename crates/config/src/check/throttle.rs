@@ -49,10 +49,15 @@ fn given(policy: &PolicyConfig) -> [bool; KEYS.len()] {
     ]
 }
 
-/// `a and b have`.
+/// `a, b and c have`.
 fn owners(of: &[&str]) -> String {
     let plural = of.len() > 1 || of[0].starts_with("the ");
-    format!("{} {}", of.join(" and "), if plural { "have" } else { "has" })
+    let names = match of {
+        [one] => (*one).to_owned(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+        [] => String::new(),
+    };
+    format!("{names} {}", if plural { "have" } else { "has" })
 }
 
 impl Check<'_> {
@@ -401,5 +406,18 @@ impl Check<'_> {
             let what = "allowed: more than 0% and less than 100% (what is refused must be able to try again)";
             self.fault(&format!("{path}.share"), what);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_may_have_any_number_of_owners() {
+        assert_eq!(owners(&["gap"]), "gap has");
+        assert_eq!(owners(&["the abacus policies"]), "the abacus policies have");
+        assert_eq!(owners(&["a", "b"]), "a and b have");
+        assert_eq!(owners(&["a", "b", "c"]), "a, b and c have");
     }
 }

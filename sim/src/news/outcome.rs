@@ -47,6 +47,8 @@ pub struct Bin {
     pub offered: u64,
     /// New connections admitted.
     pub admitted: u64,
+    /// SYNs refused. What is neither is a copy of one that was admitted.
+    pub refused: u64,
     /// Clients that came.
     pub came: u64,
     /// Clients that had their response within the objective, by when they had it.

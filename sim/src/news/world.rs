@@ -103,7 +103,7 @@ struct World<'a> {
     out: Outcome,
     bin: Bin,
     counted: (u64, u64, u64),
-    before: (u64, u64),
+    before: (u64, u64, u64),
 }
 
 /// Where all are.
@@ -186,7 +186,7 @@ pub fn run(spec: &NewsSpec) -> Result<Outcome, String> {
         out,
         bin: Bin::default(),
         counted: (0, 0, 0),
-        before: (0, 0),
+        before: (0, 0, 0),
     };
     world.router.flows.log = Some(Vec::new());
     world.begin(&mut net);
@@ -325,9 +325,11 @@ impl World<'_> {
         let link = net.link(self.places.bottleneck);
         let now = (link.offered.packets, link.dropped(), link.delivered.bytes);
         let (offered, admitted) = (self.router.offered, self.router.admitted);
+        let refused = self.router.refused.values().sum();
         let bin = Bin {
             offered: offered - self.before.0,
             admitted: admitted - self.before.1,
+            refused: refused - self.before.2,
             packets: now.0 - self.counted.0,
             dropped: now.1 - self.counted.1,
             bytes: now.2 - self.counted.2,
@@ -336,7 +338,8 @@ impl World<'_> {
             ..self.bin
         };
         self.out.bins.push(bin);
-        (self.bin, self.counted, self.before) = (Bin::default(), now, (offered, admitted));
+        (self.bin, self.counted) = (Bin::default(), now);
+        self.before = (offered, admitted, refused);
         self.out.flows.0 = self.out.flows.0.max(self.router.flows.len());
         net.wake(net.now() + Nanos::SECOND, Wake::Second.token());
     }

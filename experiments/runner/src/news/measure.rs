@@ -132,7 +132,7 @@ fn control(setting: &Setting, out: &Outcome) -> Vec<Metric> {
     if setting.until_s < setting.lasts_s {
         // The last second in which somebody was refused who came for the first time, or again.
         let end = setting.until_s as usize;
-        let refused = |bin: &Bin| bin.offered > bin.admitted + bin.offered / 50;
+        let refused = |bin: &Bin| bin.refused > bin.offered / 50;
         let last = out.part(end, out.bins.len()).iter().rposition(refused);
         all.push(("full_use", "s", last.map_or(0.0, |last| last as f64 + 1.0)));
         let again = own(setting, out).filter(|a| seconds(a.at) >= end).count();

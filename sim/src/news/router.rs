@@ -6,7 +6,8 @@ use super::spec::{Control, NewsSpec};
 use crate::net::{Kind, Packet, Side, Verdict};
 use std::collections::BTreeMap;
 use tidegate_control::crowd::{
-    CrowdTick, Crowds, Interval, Published, PublishedLimit, PublishedSpec, Took, Why, fastest,
+    CrowdTick, Crowds, Interval, LimitBounds, Published, PublishedLimit, PublishedSpec, Took, Why,
+    fastest,
 };
 use tidegate_policy::{
     Action, AgedHotSpots, BucketSpec, CrowdGate, CrowdLimit, CrowdRule, Durations, Event, HotSpots,
@@ -21,6 +22,8 @@ pub(super) const TICK: Nanos = Nanos::from_millis(500);
 const WHY_FOR: Nanos = Nanos::from_secs(10);
 /// Hot spots fade once in so many ticks.
 const FADE_TICKS: u64 = 20;
+/// New connections per second that pass in any case, as the product has it.
+const LEAST: f64 = 1.0;
 /// A destination is hot with this share of the proved handshakes.
 const HOT: f64 = 0.1;
 /// The published list: what is sampled, and when an entry is out of date. Neither is printed. A quarter
@@ -85,6 +88,7 @@ pub(super) struct Router {
     crowds: Crowds,
     overdue: BTreeMap<u64, Nanos>,
     limited: BTreeMap<u64, f64>,
+    bounds: BTreeMap<u64, LimitBounds>,
     ticks: u64,
     pub(super) alarms: Vec<Alarm>,
     /// SYNs that came, and new connections admitted.
@@ -117,6 +121,7 @@ impl Router {
             crowds: Crowds::default(),
             overdue: BTreeMap::new(),
             limited: BTreeMap::new(),
+            bounds: BTreeMap::new(),
             ticks: 0,
             alarms: Vec::new(),
             offered: 0,
@@ -186,14 +191,15 @@ impl Router {
     }
 
     fn tick_ours(&mut self, now: Nanos) {
-        let enforced = self.control == Control::Fast;
+        let (enforced, excess) = (self.control == Control::Fast, self.crowds.excess());
         let overdue = std::mem::take(&mut self.overdue);
         let seen = self.flows.look(now, |key| overdue.get(&key).copied());
         let mut limited = BTreeMap::new();
         for (key, (happened, in_flight, late)) in seen {
             let took = took(&happened.durations);
             let tick = tick(&happened, &took, (in_flight, late));
-            let said = self.crowds.tick(key, &tick, enforced);
+            let limits = enforced && self.may_limit(key, excess);
+            let said = self.crowds.tick(key, &tick, limits);
             self.note(Detector::Fast, (key, now), said.alarm);
             if said.alarm {
                 self.say_why(key, now);
@@ -201,12 +207,14 @@ impl Router {
             if let Some(after) = said.overdue_after {
                 self.overdue.insert(key, after);
             }
-            if let Some(limit) = said.limit {
+            let connected = f64::from(happened.connected);
+            let bounds = self.bounds.entry(key).or_default();
+            if let Some(limit) = bounds.hold((TICK, connected), said.limit, LEAST) {
                 limited.insert(key, bucket(limit.rate, limit.burst));
             }
         }
         if enforced {
-            self.limit_hot(limited);
+            self.limit_own(limited);
         }
     }
 
@@ -223,13 +231,17 @@ impl Router {
         }
     }
 
-    /// Only hot destinations are limited; one that has a limit keeps it for as long as it is alarmed.
-    fn limit_hot(&mut self, limited: BTreeMap<u64, BucketSpec>) {
+    /// Only hot destinations that have a part in the crowd are limited, as in the product; one that has a limit keeps it.
+    fn may_limit(&self, key: u64, excess: f64) -> bool {
+        self.limited.contains_key(&key)
+            || self.hot.is_hot(key, Share::new(HOT)) && self.crowds.takes_part(key, excess)
+    }
+
+    fn limit_own(&mut self, limited: BTreeMap<u64, BucketSpec>) {
         let mut in_force = BTreeMap::new();
         let mut limits = Vec::new();
         for (key, bucket) in limited {
-            let is_hot = self.limited.contains_key(&key) || self.hot.is_hot(key, Share::new(HOT));
-            if is_hot && limits.len() < CrowdGate::LIMITS {
+            if limits.len() < CrowdGate::LIMITS {
                 in_force.insert(key, bucket.rate.get());
                 limits.push(CrowdLimit { key, bucket });
             }

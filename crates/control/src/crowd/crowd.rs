@@ -149,6 +149,16 @@ impl Crowd {
         self.slow.is_slow()
     }
 
+    /// What comes beyond the usual while it is slow or has an alarm, per second.
+    pub(super) fn excess(&self) -> f64 {
+        if self.alarm || self.is_slow() { self.demand.excess() } else { 0.0 }
+    }
+
+    /// Twice as much as usual comes.
+    pub(super) fn is_doubled(&self) -> bool {
+        self.demand.is_doubled()
+    }
+
     /// Demand per second, lately: first attempts, and exchanges on known connections.
     #[must_use]
     pub const fn demand(&self) -> f64 {

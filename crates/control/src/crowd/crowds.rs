@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 /// Demand of a neighbour per second from which on it says anything.
 const HEARD: f64 = 0.5;
 
+/// Who brings less than this share of what is beyond the usual, and less than twice its own usual, has no part in the
+/// crowd.
+const PART: f64 = 0.1;
+
 /// Why a destination is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
@@ -82,6 +86,20 @@ impl Crowds {
         self.all.get(&key).is_some_and(Crowd::is_slow)
     }
 
+    /// What comes beyond the usual to all that are slow, per second.
+    #[must_use]
+    pub fn excess(&self) -> f64 {
+        self.all.values().map(Crowd::excess).sum()
+    }
+
+    /// Whether a destination has a part in that. A neighbour that suffers with others, and to which by chance a little
+    /// more comes, has none: a limit on it would cost its clients, and relieve nobody.
+    #[must_use]
+    pub fn takes_part(&self, key: u64, excess: f64) -> bool {
+        let own = self.all.get(&key);
+        own.is_some_and(|own| own.is_doubled() || own.excess() >= PART * excess)
+    }
+
     /// Hardly anything was completed at a destination for long: its alarm and its limit end, and what was seen lately says
     /// nothing of what comes next. What is usual stays known.
     pub fn rest(&mut self, key: u64) {
@@ -114,6 +132,31 @@ mod tests {
             ..CrowdTick::default()
         };
         (0..halves).any(|_| crowds.tick(key, &tick, false).alarm)
+    }
+
+    /// A neighbour that suffers with others has no part in the crowd, although a little more comes to it; one with a crowd
+    /// of its own has, and so has whoever is slow alone.
+    #[test]
+    fn who_brings_a_tenth_of_a_crowd_or_twice_its_usual_takes_part() {
+        for (more, part) in [(12, false), (16, true), (20, true)] {
+            let mut crowds = Crowds::default();
+            for key in [1, 2] {
+                assert!(!run(&mut crowds, key, (400, 10, 30)));
+            }
+            for _ in 0..80 {
+                run(&mut crowds, 1, (1, 60, 40));
+                run(&mut crowds, 2, (1, more, 40));
+            }
+            let excess = crowds.excess();
+            assert!((90.0..130.0).contains(&excess), "{excess}");
+            assert!(crowds.takes_part(1, excess));
+            assert_eq!(crowds.takes_part(2, excess), part, "{more}");
+        }
+        let mut crowds = Crowds::default();
+        run(&mut crowds, 1, (400, 10, 30));
+        assert!(crowds.takes_part(1, crowds.excess()) && crowds.excess() == 0.0, "nobody is slow");
+        (0..80).for_each(|_| _ = run(&mut crowds, 1, (1, 12, 40)));
+        assert!(crowds.takes_part(1, crowds.excess()), "it is slow alone");
     }
 
     #[test]

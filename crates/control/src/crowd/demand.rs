@@ -18,6 +18,8 @@ const MORE: f64 = 0.15;
 const DEVIATIONS: f64 = 3.0;
 /// So much more needs no deviation.
 const MUCH_MORE: f64 = 1.5;
+/// So much more is a crowd of its own: a bystander of 5/s has as much by chance once in a billion times.
+const DOUBLED: f64 = 2.0;
 /// Fewer than this in [`NOW_S`] are too few to say anything.
 const FEW: f64 = 24.0;
 /// Time constant of what is left behind, and the share of what comes that is no chance.
@@ -88,6 +90,21 @@ impl Demand {
     pub(super) const fn now(&self) -> f64 {
         self.now
     }
+
+    /// What is usual: the least of the scales, so that a crowd that came slowly is not.
+    fn usual(&self) -> f64 {
+        self.scales.iter().map(|scale| scale.mean).fold(f64::MAX, f64::min)
+    }
+
+    /// What comes beyond the usual, or beyond what completes, per second.
+    pub(super) fn excess(&self) -> f64 {
+        (self.now - self.usual()).max(self.came - self.done).max(0.0)
+    }
+
+    /// So much more than usual that it is a crowd of its own, whoever else has one.
+    pub(super) fn is_doubled(&self) -> bool {
+        self.now * NOW_S >= FEW && self.now >= DOUBLED * self.usual()
+    }
 }
 
 #[cfg(test)]
@@ -116,6 +133,27 @@ mod tests {
         assert_eq!(run(&mut demand, (0..1000).map(wave)), None);
         let found = run(&mut demand, (0..60).map(|_| 150.0));
         assert!(found.is_some_and(|n| n <= 3), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_beyond_the_usual_is_what_a_crowd_brings() {
+        let mut demand = Demand::default();
+        run(&mut demand, (0..1000).map(wave));
+        assert!(demand.excess() < 7.0 && !demand.is_doubled(), "{demand:?}");
+        let crowd = |demand: &mut Demand, rate: f64, done: f64| {
+            (0..60).for_each(|_| demand.tick(1.0, rate, (rate, done), false));
+        };
+        crowd(&mut demand, 36.0, 36.0);
+        assert!((5.0..7.0).contains(&demand.excess()) && !demand.is_doubled(), "{demand:?}");
+        crowd(&mut demand, 150.0, 150.0);
+        assert!((115.0..125.0).contains(&demand.excess()) && demand.is_doubled(), "{demand:?}");
+        // As many as usual come, and half of them complete.
+        crowd(&mut demand, 30.0, 15.0);
+        assert!((12.0..16.0).contains(&demand.excess()) && !demand.is_doubled(), "{demand:?}");
+        let mut few = Demand::default();
+        run(&mut few, (0..100).map(|_| 0.1));
+        (0..60).for_each(|_| few.tick(1.0, 2.0, (2.0, 2.0), false));
+        assert!(!few.is_doubled(), "too few to say anything: {few:?}");
     }
 
     /// The ramp of window A, 3.5 times in 34 minutes, stands out on the longest scale before it has

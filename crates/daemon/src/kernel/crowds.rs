@@ -49,6 +49,8 @@ const EVENT_EVERY: Nanos = Nanos::from_secs(600);
 const LIMIT_EVENTS_MAX: usize = 32;
 /// Why a destination with a crowd has no limit, if nothing else is in its way.
 const FITS: &str = "what comes fits, or is slow no longer";
+const COLD: &str = "it has less than a tenth of the connections to what is slow";
+const BYSTANDER: &str = "others bring the crowd: little more than usual comes to it";
 const FLOOD: &str = "in a flood of SYNs none begins";
 const PAUSE: &str = "the daemon was stopped for a moment: what came meanwhile is not known";
 /// A response that goes on is subtracted from those of its bucket that come within this time.
@@ -332,7 +334,7 @@ impl FlashCrowds {
     fn look(&mut self, counted: &impl Counted, (now, period): (Nanos, Nanos)) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut said = Vec::with_capacity(self.watched.len());
-        let slow = self.slow();
+        let beside = (self.slow(), self.detectors.excess());
         let (intent, sample) = (&self.intent, self.sample.max(1));
         let flooded = self.flooded == Some(now);
         for (place, one) in &mut self.watched {
@@ -342,7 +344,8 @@ impl FlashCrowds {
                 continue;
             }
             let Some(tick) = one.tick(counted, *place, (now, period)) else { continue };
-            let spared = one.spared(intent, slow);
+            let part = self.detectors.takes_part(*place as u64, beside.1);
+            let spared = one.spared(intent, (beside.0, part));
             let mode = intent.now().filter(|_| spared.is_none());
             let enforced = mode == Some(Mode::Enforce);
             let scale = Scale { period, sample, enforced, flooded };
@@ -575,12 +578,16 @@ impl Watched {
         }
     }
 
-    /// Why it gets no limit, if so. `slow`: the handshakes of all that are slow.
-    fn spared(&self, intent: &LimitIntent, slow: f64) -> Option<&'static str> {
+    /// Why it gets no limit, if so. `slow`: the handshakes of all that are slow; `part`: it has one in what is beyond
+    /// the usual. One that has a limit keeps it.
+    fn spared(&self, intent: &LimitIntent, (slow, part): (f64, bool)) -> Option<&'static str> {
         let (address, port) = (Some(self.address.ip()), self.address.port());
-        let cold = (!self.limited.is_hot(slow))
-            .then_some("it has less than a tenth of the connections to what is slow");
-        intent.spares(Listen { address, port, protocol: Protocol::Tcp }).or(cold)
+        let why = match self.limited.rate() {
+            Some(_) => None,
+            None if !self.limited.is_hot(slow) => Some(COLD),
+            None => (!part).then_some(BYSTANDER),
+        };
+        intent.spares(Listen { address, port, protocol: Protocol::Tcp }).or(why)
     }
 
     /// What the law wants goes to the kernel, as if all connections were followed.

@@ -3,7 +3,7 @@
 //! and its bounds are those of `tidegate_control::crowd`.
 //!
 //! A destination gets a limit during its flash crowd if it is hot: if a tenth of the handshakes that were proved
-//! lately at all destinations that are slow are its own. So one that is slow alone is hot, however many servers there
+//! lately at all destinations that are slow are its own, and if it has a part in what is beyond the usual there. So one that is slow alone is hot, however many servers there
 //! are; behind a slow link the few are that fill it. Spoofed SYNs complete no handshake.
 
 use super::crowds::Counted;
@@ -157,10 +157,9 @@ impl Limited {
         new
     }
 
-    /// Whether it may have a limit. `slow`: the handshakes of all destinations that are slow. One that has a limit
-    /// keeps it.
+    /// Whether it is hot. `slow`: the handshakes of all destinations that are slow.
     pub(super) fn is_hot(&self, slow: f64) -> bool {
-        self.rate.is_some() || self.hits >= HOT * slow
+        self.hits >= HOT * slow
     }
 
     /// What the law wants, within its bounds, goes to the kernel. `connected`: in this tick, of all connections.
@@ -238,9 +237,8 @@ mod tests {
 
     #[test]
     fn a_destination_is_hot_by_its_share_of_what_is_slow() {
-        let limited = |hits, rate| Limited { hits, rate, ..Limited::default() };
-        assert!(limited(5.0, None).is_hot(5.0), "it is slow alone");
-        assert!(limited(5.0, None).is_hot(50.0) && !limited(5.0, None).is_hot(50.1));
-        assert!(limited(0.0, Some(3.0)).is_hot(50.0), "it keeps its limit");
+        let limited = |hits| Limited { hits, ..Limited::default() };
+        assert!(limited(5.0).is_hot(5.0), "it is slow alone");
+        assert!(limited(5.0).is_hot(50.0) && !limited(5.0).is_hot(50.1));
     }
 }

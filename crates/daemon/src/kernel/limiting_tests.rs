@@ -31,6 +31,8 @@ struct Servers {
     sample: u32,
     /// Who comes completes no handshake.
     spoofed: bool,
+    /// This one is slow because of the link, however few are in flight.
+    link: Option<usize>,
     /// Sweeps after which a kernel that takes no limit was an error.
     failed: usize,
 }
@@ -46,6 +48,7 @@ impl Servers {
             tokens: vec![0.0; servers],
             sample,
             spoofed: false,
+            link: None,
             failed: 0,
         };
         calm.intends(intent);
@@ -69,7 +72,8 @@ impl Servers {
             let enforced = self.world.fake.2.get().1 == Some(Mode::Enforce);
             let mut places = self.world.fake.0.borrow_mut();
             for (at, (place, tokens)) in places.iter_mut().zip(&mut self.tokens).enumerate() {
-                place.offers(offered(at), (enforced, self.spoofed, tokens));
+                let queue = if self.link == Some(at) { 0 } else { QUEUE };
+                place.offers(offered(at), queue, (enforced, self.spoofed, tokens));
             }
             drop(places);
             self.world.now += SWEEP;
@@ -99,7 +103,12 @@ impl Servers {
 }
 
 impl Place {
-    fn offers(&mut self, offered: u64, (enforced, spoofed, tokens): (bool, bool, &mut f64)) {
+    fn offers(
+        &mut self,
+        offered: u64,
+        queue: u64,
+        (enforced, spoofed, tokens): (bool, bool, &mut f64),
+    ) {
         let room = self.limit.map_or(f64::MAX, |limit| (*tokens + limit / 10.0).min(5.0));
         let within = offered.min(room as u64);
         *tokens = if self.limit.is_some() { room - within as f64 } else { 0.0 };
@@ -114,7 +123,7 @@ impl Place {
         self.limited.tokens += if self.limit.is_some() { within } else { 0 };
         let admitted = if spoofed { 0 } else { admitted };
         let waits = self.counts.in_flight() + admitted;
-        let bucket = if waits > QUEUE { SLOW } else { USUAL };
+        let bucket = if waits > queue { SLOW } else { USUAL };
         let completed = (waits.min(CARRIES) as u32, bucket);
         self.comes(Came { admitted, begun: admitted, completed, ..NOTHING });
     }
@@ -419,6 +428,23 @@ fn only_who_has_a_tenth_of_what_is_slow_is_limited() {
         let small = now.values().filter(|crowd| crowd.unlimited.contains("less than a tenth"));
         assert_eq!(small.count(), 16 - limited);
     }
+}
+
+/// A neighbour suffers from a crowd behind the same slow link, and a fifth more comes to it by chance.
+#[test]
+fn a_bystander_of_a_crowd_is_not_limited() {
+    let mut servers = Servers::new(2, &mode("enforce"));
+    // Both are slow: the server of the bystander has a third of the room that it needs.
+    servers.link = Some(1);
+    let told = servers.run(60, |at| if at == 0 { 3 * MANY } else { FEW + 1 });
+    assert!(servers.limit(0).is_some(), "{told:?}");
+    let crowds = servers.world.crowds.now(servers.world.now);
+    let beside = &crowds[&1];
+    assert_eq!((beside.limit, beside.unlimited.as_str()), (None, BYSTANDER));
+    assert_eq!(servers.counts(1).refused, 0);
+    // A crowd of its own is limited, too.
+    servers.run(60, |_| 3 * MANY);
+    assert!(servers.limit(1).is_some(), "{:?}", servers.world.crowds.now(servers.world.now));
 }
 
 #[test]

@@ -25,10 +25,16 @@ tg_hash(const struct tg_packet *p, const __be32 *client, const __be32 *server,
 }
 
 /* All copies of one SYN have the same key: what a policy remembers. */
-static __always_inline __u64 tg_hash_syn(const struct tg_packet *p)
+static __always_inline __u64 tg_hash_syn_of(const struct tg_packet *p,
+					    __u32 isn)
 {
 	return tg_hash(p, p->src, p->dst, (__u32)p->sport << 16 | p->dport,
-		       p->seq);
+		       isn);
+}
+
+static __always_inline __u64 tg_hash_syn(const struct tg_packet *p)
+{
+	return tg_hash_syn_of(p, p->seq);
 }
 
 /* The connection, seen from either side. Bit 1 is set: see track/flow.h. */

@@ -227,6 +227,22 @@ tg_router_attempt_of(__u64 last, __u64 word)
 					      TG_ROUTER_ADMITTED;
 }
 
+/*
+ * A SYN has become a connection, whose first packet this is: it passes no more than
+ * once. Who sends it again, to open the same connection anew, comes for the first time.
+ */
+static __always_inline void tg_router_forget_syn(const struct tg_packet *p)
+{
+	__u64 hash = tg_hash_syn_of(p, p->seq - 1);
+	__u64 *at = tg_router_at(&tg_router_syns,
+				 hash >> 32 & TG_ROUTER_NOTE_MASK);
+
+	if (at)
+		__sync_val_compare_and_swap(
+			at, (hash & ~TG_ROUTER_SYN_REFUSED) | TG_ROUTER_SYN_SET,
+			0);
+}
+
 /* A SYN of a client's. 1: it is refused. */
 static __always_inline int tg_router_syn(const struct tg_packet *p)
 {
@@ -316,10 +332,13 @@ static __always_inline int tg_router_ingress(const struct tg_packet *p)
 		return tg_is_syn(p) ? tg_router_syn(p) : 0;
 	fingerprint = tg_hash_flow(p, 0);
 	now_ns = bpf_ktime_get_ns();
-	if (!tg_router_find(fingerprint, &way) &&
-	    (!tg_router_proves(fingerprint, p) ||
-	     !tg_router_open(&way, fingerprint, p, now_ns)))
-		return 0;
+	if (!tg_router_find(fingerprint, &way)) {
+		if (!tg_router_proves(fingerprint, p))
+			return 0;
+		tg_router_forget_syn(p);
+		if (!tg_router_open(&way, fingerprint, p, now_ns))
+			return 0;
+	}
 	if (tg_router_client(way.flow, p, now_ns))
 		tg_router_over(&way, fingerprint, now_ns);
 	return 0;

@@ -158,6 +158,25 @@ fn a_copy_of_a_syn_that_passed_passes_without_a_token() {
     assert!(world.syn(2002, HOT) && !world.syn(2003, HOT));
 }
 
+/// A SYN is one connection: sent again after its handshake it needs a token as any other.
+#[test]
+fn a_syn_that_became_a_connection_does_not_pass_again() {
+    for client in [V4, V6] {
+        let world = World::with_tokens(client, 4);
+        world.opens(40, HOT);
+        let syns = world.counts(0).syns;
+        // Who comes first finds no token any more, and who was refused even sooner.
+        assert!(world.passing(HOT, 0..20) < 20);
+        assert!(!world.syn(40, HOT), "{client}");
+        assert_eq!(world.counts(0).syns, syns + 21, "a first attempt");
+        // One that has no handshake yet is a copy.
+        let world = World::with_tokens(client, 4);
+        assert!(world.syn(41, HOT));
+        world.passing(HOT, 0..20);
+        assert!(world.syn(41, HOT), "{client}");
+    }
+}
+
 #[test]
 fn first_attempts_come_first_and_who_was_refused_leaves_half_of_the_bucket() {
     let world = World::with_tokens(V4, 4);

@@ -37,6 +37,8 @@ struct tg_router_note {
 	__u64 fingerprint;
 	__u32 isn;
 	__u32 seen;		/* in units of 2^30 ns */
+	__u32 client_isn;	/* as the server acknowledged it */
+	__u32 pad;
 };
 
 struct {

@@ -228,12 +228,14 @@ tg_router_attempt_of(__u64 last, __u64 word)
 }
 
 /*
- * A SYN has become a connection, whose first packet this is: it passes no more than
- * once. Who sends it again, to open the same connection anew, comes for the first time.
+ * A SYN has become a connection of this tuple: it passes no more than once. Who sends it
+ * again, to open the same connection anew, comes for the first time. Which SYN it was
+ * the server has said: a client may acknowledge with another sequence number.
  */
-static __always_inline void tg_router_forget_syn(const struct tg_packet *p)
+static __always_inline void tg_router_forget_syn(const struct tg_packet *p,
+						 __u32 isn)
 {
-	__u64 hash = tg_hash_syn_of(p, p->seq - 1);
+	__u64 hash = tg_hash_syn_of(p, isn);
 	__u64 *at = tg_router_at(&tg_router_syns,
 				 hash >> 32 & TG_ROUTER_NOTE_MASK);
 
@@ -290,9 +292,13 @@ static __always_inline void tg_router_syn_ack(const struct tg_packet *p,
 	tg_router_key_of(&key, p->src, p->sport);
 	if (!tg_router_sampled(fingerprint) || !tg_router_wants(&key))
 		return;
-	/* another connection of the same tuple, unless it is the same SYN-ACK */
-	if (tg_router_find(fingerprint, &way) &&
-	    READ_ONCE(way.flow->sent) != p->seq + 1) {
+	if (tg_router_find(fingerprint, &way)) {
+		/*
+		 * The same SYN-ACK: its handshake is proved, and a note would let
+		 * another SYN of this tuple pass. Else it is another connection.
+		 */
+		if (READ_ONCE(way.flow->sent) == p->seq + 1)
+			return;
 		tg_router_end(way.flow);
 		tg_router_over(&way, fingerprint, now_ns);
 	}
@@ -304,6 +310,7 @@ static __always_inline void tg_router_syn_ack(const struct tg_packet *p,
 	    units - READ_ONCE(note->seen) < TG_ROUTER_NOTE_UNITS)
 		tg_router_lose(TG_ROUTER_PENDING);
 	note->isn = p->seq;
+	note->client_isn = p->ack - 1;
 	note->seen = units;
 	WRITE_ONCE(note->fingerprint, fingerprint);
 }
@@ -313,13 +320,18 @@ static __always_inline int tg_router_proves(__u64 fingerprint,
 					    const struct tg_packet *p)
 {
 	struct tg_router_note *note = tg_router_note_of(fingerprint);
+	__u32 isn;
 
 	if (!note || !(p->flags & TG_TCP_ACK) || p->flags & TG_TCP_RST ||
 	    READ_ONCE(note->fingerprint) != fingerprint ||
 	    READ_ONCE(note->isn) + 1 != p->ack)
 		return 0;
-	return __sync_val_compare_and_swap(&note->fingerprint, fingerprint,
-					   0) == fingerprint;
+	isn = READ_ONCE(note->client_isn);
+	if (__sync_val_compare_and_swap(&note->fingerprint, fingerprint, 0) !=
+	    fingerprint)
+		return 0;
+	tg_router_forget_syn(p, isn);
+	return 1;
 }
 
 /* A packet that comes from the clients. 1: it is refused. */
@@ -332,13 +344,10 @@ static __always_inline int tg_router_ingress(const struct tg_packet *p)
 		return tg_is_syn(p) ? tg_router_syn(p) : 0;
 	fingerprint = tg_hash_flow(p, 0);
 	now_ns = bpf_ktime_get_ns();
-	if (!tg_router_find(fingerprint, &way)) {
-		if (!tg_router_proves(fingerprint, p))
-			return 0;
-		tg_router_forget_syn(p);
-		if (!tg_router_open(&way, fingerprint, p, now_ns))
-			return 0;
-	}
+	if (!tg_router_find(fingerprint, &way) &&
+	    (!tg_router_proves(fingerprint, p) ||
+	     !tg_router_open(&way, fingerprint, p, now_ns)))
+		return 0;
 	if (tg_router_client(way.flow, p, now_ns))
 		tg_router_over(&way, fingerprint, now_ns);
 	return 0;

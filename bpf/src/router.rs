@@ -170,7 +170,7 @@ impl Router {
         let known = measured + limit + size_of::<u64>();
         let place = size_of::<abi::RouterKey>() + size_of::<u32>() + HASH_BYTES;
         // A note of a handshake, and one of a SYN.
-        let notes = abi::ROUTER_NOTES * (16 + 8);
+        let notes = abi::ROUTER_NOTES * (24 + 8);
         let of = |size: u32, bytes: usize| u64::from(size) * bytes as u64;
         of(config.connections, abi::ROUTER_FLOW_BYTES)
             + of(config.destinations_max, known + place)

@@ -37,6 +37,9 @@ const LOST_S: f64 = 4.0;
 const GAIN: (f64, f64) = (0.35, 0.4);
 /// The bucket, in seconds of the rate. In a crowd it is empty; after it, it is what chance needs.
 const BURST_S: f64 = 0.25;
+/// What begins is what completes, within this share: nothing piles up, and nothing drains. What is in flight beyond the
+/// target then is held, by slow readers or long polls, and says nothing of what the bottleneck carries.
+const STEADY: f64 = 0.15;
 /// Time constant of what comes, and the share of what is there from which on it is no crowd.
 const CAME_S: f64 = 3.0;
 const FITS: f64 = 0.85;
@@ -183,12 +186,16 @@ impl Begun {
 pub(super) struct Limit {
     mu: f64,
     best: f64,
+    /// Exchanges begun per second, over the time of μ.
+    begins: f64,
     came: f64,
     lost: f64,
     /// What is held of the target.
     held: f64,
     /// Known since so many seconds.
     seen_s: f64,
+    /// More than the target is in flight, and none of it drains.
+    is_held: bool,
     begun: Option<Begun>,
     /// How long it has to be quiet.
     needs_s: f64,
@@ -204,10 +211,12 @@ impl Default for Limit {
         Self {
             mu: 0.0,
             best: 0.0,
+            begins: 0.0,
             came: 0.0,
             lost: 0.0,
             held: 1.0,
             seen_s: 0.0,
+            is_held: false,
             begun: None,
             needs_s: QUIET_S.0,
             since_end_s: f64::MAX,
@@ -257,7 +266,10 @@ impl Limit {
         let weight = -libm::expm1(-s / MU_S.min(self.seen_s));
         self.mu += weight * (shown.completed / s - self.mu);
         self.came += -libm::expm1(-s / CAME_S.min(self.seen_s)) * (shown.came / s - self.came);
-        self.best = self.mu.max(self.best * (1.0 - s / BEST_S).max(0.0));
+        self.begins += weight * (shown.started / s - self.begins);
+        // What completes under a limit that lets hardly anybody pass is no measure of the best.
+        let fades = if self.is_held { 0.0 } else { s / BEST_S };
+        self.best = self.mu.max(self.best * (1.0 - fades).max(0.0));
         self.pause_s = (self.pause_s - s).max(0.0);
         self.since_end_s += if self.is_on() { 0.0 } else { s };
         s
@@ -305,7 +317,10 @@ impl Limit {
         }
         let off = ((target - shown.in_flight) / target).clamp(-1.0, 1.0);
         // What is too much drains at what completes now; what is missing is tried up to the best.
+        let steady = (self.begins - mu).abs() <= STEADY * mu;
+        self.is_held = off < 0.0 && steady && !shown.flooded;
         let (base, gain) = match off < 0.0 {
+            true if self.is_held => (best, GAIN.0),
             true => (best + off * (best - mu), GAIN.0),
             false => (best, GAIN.1),
         };
@@ -326,6 +341,7 @@ impl Limit {
 
     pub(super) const fn end(&mut self) {
         self.begun = None;
+        self.is_held = false;
         self.since_end_s = 0.0;
     }
 }
@@ -353,6 +369,8 @@ mod tests {
         spoofed: f64,
         /// Clients that passed, a second.
         clients: f64,
+        /// Exchanges that stay in flight: slow readers, long polls.
+        stays: f64,
         /// Share of the connections that are seen: with less it is a flood.
         seen: f64,
         rates: Vec<f64>,
@@ -370,6 +388,7 @@ mod tests {
                 again: 0.0,
                 spoofed: 0.0,
                 clients: 0.0,
+                stays: 0.0,
                 seen: 1.0,
                 rates,
             }
@@ -390,7 +409,11 @@ mod tests {
                     s: 0.5,
                     completed: self.seen * completed,
                     came: 0.5 * (self.seen * self.clients + all - passed),
-                    in_flight: if self.deaf { 500.0 } else { self.seen * self.in_flight },
+                    in_flight: if self.deaf {
+                        500.0
+                    } else {
+                        self.seen * self.in_flight + self.stays
+                    },
                     refused: 0.5 * (all - passed),
                     tokens: if limited { 0.5 * passed } else { 0.0 },
                     connected: 0.5 * self.seen * self.clients,
@@ -505,6 +528,22 @@ mod tests {
             assert_eq!(plant.run(21, 200.0, true), held, "{spoofed}");
             let why = (!held).then_some(TakenBack::Astray);
             assert_eq!(plant.limit.taken_back(), why, "{spoofed}");
+        }
+    }
+
+    /// Some slow readers, or long polls, beside a crowd: they are no backlog, and the limit does not sink below what is
+    /// carried without them.
+    #[test]
+    fn what_is_held_sinks_no_limit() {
+        for stays in [0.0, 10.0, 20.0, 30.0] {
+            let mut plant = Plant { stays, ..Plant::new() };
+            plant.run(60, 30.0, false);
+            assert!(plant.run(20, 200.0, true));
+            for _ in 0..20 {
+                plant.run(30, 200.0, true);
+                let rate = plant.rates.last().copied().unwrap_or_default();
+                assert!(rate >= 0.6 * plant.capacity, "{stays} held: {rate}");
+            }
         }
     }
 

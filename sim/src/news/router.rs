@@ -6,8 +6,8 @@ use super::spec::{Control, NewsSpec};
 use crate::net::{Kind, Packet, Side, Verdict};
 use std::collections::BTreeMap;
 use tidegate_control::crowd::{
-    Coming, CrowdTick, Crowds, Interval, LimitBounds, Published, PublishedLimit, PublishedSpec,
-    Took, Why, fastest,
+    CrowdTick, Crowds, Interval, LimitBounds, Published, PublishedLimit, PublishedSpec, Took, Why,
+    fastest,
 };
 use tidegate_policy::{
     Action, AgedHotSpots, BucketSpec, CrowdGate, CrowdLimit, CrowdRule, Durations, Event, HotSpots,
@@ -191,14 +191,14 @@ impl Router {
     }
 
     fn tick_ours(&mut self, now: Nanos) {
-        let (enforced, coming) = (self.control == Control::Fast, self.crowds.coming());
+        let (enforced, excess) = (self.control == Control::Fast, self.crowds.excess());
         let overdue = std::mem::take(&mut self.overdue);
         let seen = self.flows.look(now, |key| overdue.get(&key).copied());
         let mut limited = BTreeMap::new();
         for (key, (happened, in_flight, late)) in seen {
             let took = took(&happened.durations);
             let tick = tick(&happened, &took, (in_flight, late));
-            let limits = enforced && self.may_limit(key, &coming);
+            let limits = enforced && self.may_limit(key, excess);
             let said = self.crowds.tick(key, &tick, limits);
             self.note(Detector::Fast, (key, now), said.alarm);
             if said.alarm {
@@ -232,9 +232,9 @@ impl Router {
     }
 
     /// Only hot destinations that have a part in the crowd are limited, as in the product; one that has a limit keeps it.
-    fn may_limit(&self, key: u64, coming: &Coming) -> bool {
+    fn may_limit(&self, key: u64, excess: f64) -> bool {
         self.limited.contains_key(&key)
-            || self.hot.is_hot(key, Share::new(HOT)) && self.crowds.takes_part(key, coming)
+            || self.hot.is_hot(key, Share::new(HOT)) && self.crowds.takes_part(key, excess)
     }
 
     fn limit_own(&mut self, limited: BTreeMap<u64, BucketSpec>) {

@@ -44,16 +44,6 @@ impl Why {
     }
 }
 
-/// What comes to all destinations, per second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Coming {
-    /// Beyond the usual, to those that are slow.
-    excess: f64,
-    /// To those whose demand says anything, and of it to those that are slow.
-    all: f64,
-    slow: f64,
-}
-
 /// The detectors of all destinations behind a router; keys are hashes of destinations.
 #[derive(Clone, Debug, Default)]
 pub struct Crowds {
@@ -96,31 +86,18 @@ impl Crowds {
         self.all.get(&key).is_some_and(Crowd::is_slow)
     }
 
-    /// What comes to all, per second.
+    /// What comes beyond the usual to all that are slow, per second.
     #[must_use]
-    pub fn coming(&self) -> Coming {
-        let mut sum =
-            Coming { excess: self.all.values().map(Crowd::excess).sum(), all: 0.0, slow: 0.0 };
-        for (_, demand, is_slow) in self.heard() {
-            sum.all += demand;
-            sum.slow += if is_slow { demand } else { 0.0 };
-        }
-        sum
+    pub fn excess(&self) -> f64 {
+        self.all.values().map(Crowd::excess).sum()
     }
 
-    /// Whether a destination has a part in a crowd behind what all share. A neighbour that suffers with others, and to
-    /// which by chance a little more comes, has none: a limit on it would cost its clients, and relieve nobody. One whose
-    /// neighbours are not slow brings its crowd itself.
+    /// Whether a destination has a part in that. A neighbour that suffers with others, and to which by chance a little
+    /// more comes, has none: a limit on it would cost its clients, and relieve nobody.
     #[must_use]
-    pub fn takes_part(&self, key: u64, coming: &Coming) -> bool {
-        let Some(own) = self.all.get(&key) else { return true };
-        let (all, slow) = match own.demand() {
-            demand if demand < HEARD => (0.0, 0.0),
-            demand => (demand, if own.is_slow() { demand } else { 0.0 }),
-        };
-        Why::of(coming.all - all, coming.slow - slow) != Why::Link
-            || own.is_doubled()
-            || own.excess() >= PART * coming.excess
+    pub fn takes_part(&self, key: u64, excess: f64) -> bool {
+        let own = self.all.get(&key);
+        own.is_some_and(|own| own.is_doubled() || own.excess() >= PART * excess)
     }
 
     /// Hardly anything was completed at a destination for long: its alarm and its limit end, and what was seen lately says
@@ -170,20 +147,16 @@ mod tests {
                 run(&mut crowds, 1, (1, 60, 40));
                 run(&mut crowds, 2, (1, more, 40));
             }
-            let coming = crowds.coming();
-            assert!((90.0..130.0).contains(&coming.excess), "{coming:?}");
-            assert!(crowds.takes_part(1, &coming));
-            assert_eq!(crowds.takes_part(2, &coming), part, "{more}");
-            // Most of what comes to its neighbours is fast: each of the two has its own reason to be slow.
-            (0..200).for_each(|_| _ = run(&mut crowds, 3, (1, 400, 30)));
-            assert!(crowds.takes_part(2, &crowds.coming()), "{more}");
+            let excess = crowds.excess();
+            assert!((90.0..130.0).contains(&excess), "{excess}");
+            assert!(crowds.takes_part(1, excess));
+            assert_eq!(crowds.takes_part(2, excess), part, "{more}");
         }
         let mut crowds = Crowds::default();
         run(&mut crowds, 1, (400, 10, 30));
-        let coming = crowds.coming();
-        assert!(crowds.takes_part(1, &coming) && coming.excess == 0.0, "nobody is slow");
+        assert!(crowds.takes_part(1, crowds.excess()) && crowds.excess() == 0.0, "nobody is slow");
         (0..80).for_each(|_| _ = run(&mut crowds, 1, (1, 12, 40)));
-        assert!(crowds.takes_part(1, &crowds.coming()), "it is slow alone");
+        assert!(crowds.takes_part(1, crowds.excess()), "it is slow alone");
     }
 
     #[test]

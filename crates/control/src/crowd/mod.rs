@@ -34,7 +34,7 @@ mod slow;
 
 pub use bounds::LimitBounds;
 pub use crowd::{Crowd, CrowdSaid, CrowdTick};
-pub use crowds::{Coming, Crowds, Why};
+pub use crowds::{Crowds, Why};
 pub use fastest::fastest;
 pub use limit::{CrowdLimit, TakenBack};
 pub use published::{

@@ -334,7 +334,7 @@ impl FlashCrowds {
     fn look(&mut self, counted: &impl Counted, (now, period): (Nanos, Nanos)) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut said = Vec::with_capacity(self.watched.len());
-        let beside = (self.slow(), self.detectors.coming());
+        let beside = (self.slow(), self.detectors.excess());
         let (intent, sample) = (&self.intent, self.sample.max(1));
         let flooded = self.flooded == Some(now);
         for (place, one) in &mut self.watched {
@@ -344,7 +344,7 @@ impl FlashCrowds {
                 continue;
             }
             let Some(tick) = one.tick(counted, *place, (now, period)) else { continue };
-            let part = self.detectors.takes_part(*place as u64, &beside.1);
+            let part = self.detectors.takes_part(*place as u64, beside.1);
             let spared = one.spared(intent, (beside.0, part));
             let mode = intent.now().filter(|_| spared.is_none());
             let enforced = mode == Some(Mode::Enforce);

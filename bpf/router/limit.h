@@ -5,7 +5,7 @@
  * this order:
  *
  *	no limit at its destination				passes
- *	a copy of one that passed				passes
+ *	a copy of one that passed, before its handshake		passes
  *	limits are open, kill switch, lease ended		passes
  *	a copy of one that has a SYN-ACK			passes
  *	exempt source						passes

@@ -25,6 +25,7 @@ pub mod crowd;
 mod detect;
 #[cfg(not(feature = "ablate"))]
 pub mod fleet;
+mod kept;
 #[cfg(not(feature = "ablate"))]
 mod law;
 #[cfg(feature = "ablate")]

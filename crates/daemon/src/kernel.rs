@@ -17,6 +17,7 @@ use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
 use crate::preflight::{Above, above, listens, on_top};
 use crate::privileges;
+use crate::state::KeptCrowd;
 use away::Away;
 use router::Measured;
 use sides::Sides;
@@ -357,6 +358,14 @@ impl Lifecycle for Kernel {
 
     fn mend(&mut self) -> Vec<String> {
         self.watch.mend(privileges::may_attach(), &mut self.dataplane)
+    }
+
+    fn kept_crowds(&self) -> Vec<KeptCrowd> {
+        self.measured.kept()
+    }
+
+    fn restore_crowds(&mut self, kept: Vec<KeptCrowd>, age: Nanos) {
+        self.measured.restore(kept, age);
     }
 
     fn events(&mut self) -> Vec<What> {

@@ -19,7 +19,7 @@ use crate::record::{Books, Record, Seen, Shadowed};
 use crate::remote::Remote;
 use crate::request_watch::{RequestWatch, advice};
 use crate::sources::of_service;
-use crate::state::{Keeper, KeptCommands, restore};
+use crate::state::{Keeper, KeptCommands, take};
 use crate::warnings::Warnings;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -151,8 +151,8 @@ impl Owner {
             parts.config.services.iter().map(|service| Governor::new(service, make)).collect();
         let adopts = parts.inherited.is_none() && parts.plane.adopted();
         let adopted = if adopts { Kept::all(&parts.config) } else { Kept::default() };
-        let mut keeper = parts.keeper;
-        let (restored, fault) = take(keeper.as_mut(), &parts.config, &mut governors);
+        let (mut keeper, mut plane) = (parts.keeper, parts.plane);
+        let (restored, fault) = take(keeper.as_mut(), &parts.config, &mut governors, &mut *plane);
         let took_over = parts.inherited.is_some();
         let mut left = parts.inherited.unwrap_or_default();
         let mut inherited = BTreeSet::new();
@@ -175,7 +175,7 @@ impl Owner {
         let said = if took_over { &left } else { &parts.kept.left };
         let mut owner = Self {
             clock: parts.clock,
-            plane: parts.plane,
+            plane,
             senses: parts.senses,
             remote: Remote::new(&parts.config),
             intent: Intent::new(parts.config),
@@ -431,12 +431,12 @@ impl Owner {
 
     /// Keeps what was learned for the process that comes next: when it is time to, or now.
     fn keep(&mut self, now: Nanos, at_once: bool) {
-        let Self { keeper, intent, governors, warnings, .. } = self;
+        let Self { keeper, plane, intent, governors, warnings, .. } = self;
         let Some(keeper) = keeper else { return };
-        let services = &intent.config.services;
+        let (services, learned) = (&intent.config.services, (&**governors, &**plane));
         let kept = match at_once {
-            true => keeper.save(services, governors),
-            false => keeper.tick(now, services, governors),
+            true => keeper.save(services, learned),
+            false => keeper.tick(now, services, learned),
         };
         if let Err(why) = kept {
             warnings.raise(now, STATE, format!("cannot be kept for the next process: {why}"));
@@ -763,22 +763,6 @@ impl Owner {
         self.record.flush();
         detached
     }
-}
-
-/// Gives the services what is kept of them: what each got, and what was wrong.
-fn take(
-    keeper: Option<&mut Keeper>,
-    config: &Config,
-    governors: &mut [Governor],
-) -> (BTreeMap<String, Restored>, Option<String>) {
-    let mut found = keeper.map(Keeper::take).unwrap_or_default();
-    let mut restored = BTreeMap::new();
-    for (service, governor) in config.services.iter().zip(governors) {
-        let kept = found.services.remove(&service.name);
-        let got = kept.and_then(|kept| restore(service, governor, kept, found.age));
-        restored.extend(got.map(|got| (service.name.clone(), got)));
-    }
-    (restored, found.fault)
 }
 
 /// While nothing is really shed, or only to a share of the sources, a controller must not believe that

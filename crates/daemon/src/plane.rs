@@ -4,6 +4,7 @@
 //! their own.
 
 use crate::outlet::Outlet;
+use crate::state::KeptCrowd;
 use std::net::IpAddr;
 use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
@@ -142,6 +143,14 @@ pub trait Lifecycle {
     /// sentence each. To be called once a tick by whoever is in charge, not while a successor
     /// starts: it may have attached its own.
     fn mend(&mut self) -> Vec<String>;
+
+    /// Flash crowds behind this router, for the process that comes next.
+    fn kept_crowds(&self) -> Vec<KeptCrowd> {
+        Vec::new()
+    }
+
+    /// Goes on with those of the process before, kept so long ago.
+    fn restore_crowds(&mut self, _kept: Vec<KeptCrowd>, _age: Nanos) {}
 
     /// What happened to hooks and pins since the last call, already logged.
     fn events(&mut self) -> Vec<What> {

@@ -13,6 +13,7 @@ use crate::lately;
 use crate::outlet::{Kept, Outlet, Refused};
 use crate::places::Places;
 use crate::plane::{Counted, Counters, Lifecycle, Plane, PlaneError, RequestCounts, Rungs};
+use crate::state::KeptCrowd;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -475,6 +476,16 @@ impl Lifecycle for Planes {
         self.places.look(self.clock.now(), &problems);
         self.locks.look(self.clock.now());
         self.kernel.as_mut().map_or_else(Vec::new, |kernel| kernel.mend())
+    }
+
+    fn kept_crowds(&self) -> Vec<KeptCrowd> {
+        self.kernel.as_ref().map_or_else(Vec::new, |kernel| kernel.kept_crowds())
+    }
+
+    fn restore_crowds(&mut self, kept: Vec<KeptCrowd>, age: Nanos) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.restore_crowds(kept, age);
+        }
     }
 
     fn events(&mut self) -> Vec<What> {

@@ -14,13 +14,14 @@ mod keeper;
 mod store;
 
 pub use commands::{Commanded, CommandedMode, KeptCommands};
-pub(crate) use keeper::restore;
+pub(crate) use keeper::take;
 pub use keeper::{Keeper, StateSaved};
 pub use store::{Directory, Store};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use tidegate_config::ServiceConfig;
 use tidegate_model::Fnv;
 use tidegate_model::limits::ServiceLimits;
@@ -63,6 +64,28 @@ pub struct State {
     pub version: String,
     /// By name of the service.
     pub services: BTreeMap<String, Kept>,
+    /// Flash crowds behind a router.
+    #[serde(default)]
+    pub crowds: Vec<KeptCrowd>,
+}
+
+/// What is kept of a flash crowd behind a router.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KeptCrowd {
+    /// Where.
+    pub destination: SocketAddr,
+    /// For how long it had been there.
+    pub lasted: Nanos,
+    /// Why it was slow, in its words.
+    pub why: String,
+    /// Its begin was an event.
+    pub told: bool,
+    /// It had a limit.
+    pub limited: bool,
+    /// One connection of so many was followed.
+    pub sample: u32,
+    /// What its detector knows, in its own words.
+    pub detector: Value,
 }
 
 /// What is kept of one service.
@@ -211,6 +234,15 @@ mod tests {
             at: Nanos::from_secs(990),
             version: "0.1.0".into(),
             services: BTreeMap::from([("shop".to_owned(), kept)]),
+            crowds: vec![KeptCrowd {
+                destination: SocketAddr::from(([192, 0, 2, 1], 443)),
+                lasted: Nanos::from_secs(7),
+                why: "its server".into(),
+                told: true,
+                limited: false,
+                sample: 4,
+                detector: json!({"usual": [[4, 30, 170]]}),
+            }],
         }
     }
 
@@ -218,6 +250,16 @@ mod tests {
     fn what_was_written_is_read_with_its_age() {
         let bytes = encode(&state()).unwrap();
         assert_eq!(decode(&bytes, &here()), Ok((state(), Nanos::from_secs(10))));
+    }
+
+    /// One of a version before that kept no crowds.
+    #[test]
+    fn a_state_without_crowds_is_read() {
+        let mut old = serde_json::to_value(state()).unwrap();
+        old.as_object_mut().unwrap().remove("crowds");
+        let bytes = framed(old.to_string().as_bytes());
+        let (read, _) = decode(&bytes, &here()).unwrap();
+        assert_eq!(read, State { crowds: Vec::new(), ..state() });
     }
 
     #[test]

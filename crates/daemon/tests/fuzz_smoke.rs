@@ -9,8 +9,9 @@ mod state;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
+use tidegate_control::crowd::{Crowd, CrowdTick};
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Mode};
-use tidegate_daemon::state::{Kept, State, encode};
+use tidegate_daemon::state::{Kept, KeptCrowd, State, encode};
 use tidegate_units::Nanos;
 
 /// Calm ticks, in which the controller learns, and those until it sheds.
@@ -19,18 +20,42 @@ const TICKS: u64 = 440;
 /// What a byte of JSON may become and the rest still be JSON, more often than by chance.
 const LETTERS: &[u8] = b"0123456789-.eE\"{}[],: ntf";
 
-/// What a controller keeps in an overload, and the body of a state with it.
-fn kept() -> [Vec<u8>; 2] {
-    static KEPT: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
+/// What a controller keeps in an overload, the detector of a flash crowd, and the body of a state with both.
+fn kept() -> [Vec<u8>; 3] {
+    static KEPT: OnceLock<[Vec<u8>; 3]> = OnceLock::new();
     KEPT.get_or_init(keep).clone()
 }
 
-fn keep() -> [Vec<u8>; 2] {
+fn crowd() -> serde_json::Value {
+    let mut crowd = Crowd::default();
+    for tick in 0..400 {
+        let (took, busy) = (state::took(tick >= 320), tick >= 300);
+        let come = if busy { 75 } else { 15 };
+        let (first_attempts, refused) = (f64::from(come), 0.0);
+        let tick = state::busy(&took);
+        let (connected, started) = (come, come);
+        crowd.tick(&CrowdTick { first_attempts, connected, started, refused, ..tick }, true);
+    }
+    crowd.kept().unwrap()
+}
+
+fn keep() -> [Vec<u8>; 3] {
     let mut controller = DefaultController::new(DefaultSpec::default());
     let limits =
         (0..TICKS).map(|n| controller.tick(&state::signals(n, CALM), Mode::Enforce)).last();
     let learned = controller.save();
+    let detector = crowd();
+    let crowd = KeptCrowd {
+        destination: ([192, 0, 2, 1], 80).into(),
+        lasted: Nanos::from_secs(30),
+        why: "its server".into(),
+        told: true,
+        limited: true,
+        sample: 1,
+        detector: detector.clone(),
+    };
     let body = State {
+        crowds: vec![crowd],
         boot: "b1".into(),
         at: Nanos::from_secs(990),
         version: "0.1.0".into(),
@@ -41,15 +66,15 @@ fn keep() -> [Vec<u8>; 2] {
     };
     let bytes = encode(&body).unwrap();
     let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
-    [serde_json::to_vec(&learned.unwrap()).unwrap(), bytes[end + 1..].to_vec()]
+    let [learned, crowd] = [learned.unwrap(), detector].map(|it| serde_json::to_vec(&it).unwrap());
+    [learned, crowd, bytes[end + 1..].to_vec()]
 }
 
 #[test]
 fn what_was_kept_is_read() {
-    let [learned, body] = kept();
-    assert!(learned.len() > 20, "{}", String::from_utf8_lossy(&learned));
-    state::state(&learned);
-    state::state(&body);
+    let all = kept();
+    assert!(all.iter().all(|bytes| bytes.len() > 20), "{all:?}");
+    all.iter().for_each(|bytes| state::state(bytes));
 }
 
 proptest! {
@@ -62,7 +87,7 @@ proptest! {
 
     #[test]
     fn a_state_that_was_changed(
-        which in 0..2_usize,
+        which in 0..3_usize,
         cut in proptest::option::weighted(0.1, any::<proptest::sample::Index>()),
         changes in proptest::collection::vec(
             (any::<proptest::sample::Index>(), proptest::sample::select(LETTERS)),
@@ -88,7 +113,7 @@ proptest! {
         ),
         from in any::<proptest::sample::Index>(),
     ) {
-        let [learned, _] = kept();
+        let [learned, ..] = kept();
         let mut value: serde_json::Value = serde_json::from_slice(&learned).unwrap();
         let fields = value.as_object_mut().unwrap();
         let names: Vec<String> = fields.keys().cloned().collect();

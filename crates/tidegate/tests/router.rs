@@ -214,6 +214,19 @@ impl Scene {
         wait_for("it holds again", || self.refuses().then_some(()));
     }
 
+    /// The next daemon would take the crowd for usual, if it did not know what the one before had learned.
+    fn is_killed_and_goes_on(&mut self) {
+        let daemon = self.world.daemon();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+        let log = std::fs::OpenOptions::new().append(true).open(self.world.file("log"));
+        self.world.run_intent(&intent(", limit: {mode: enforce}"), &[], log.unwrap().into());
+        self.world.ready();
+        wait_for("the limit holds in the next process", || self.refuses().then_some(()));
+        self.shows("flash crowd at 10.84.0.2:80 for ");
+        assert!(self.all_pass(BYSTANDER));
+    }
+
     fn reload(&self, limit: &str) {
         let file = self.world.file("config");
         let text = std::fs::read_to_string(&file).unwrap();
@@ -270,6 +283,7 @@ fn a_flash_crowd_is_told_and_limited_and_over() {
     let bystander =
         format!("limited_syns_total{{destination=\"{BYSTANDER}:80\",state=\"refused\"}} 0");
     assert!(scene.world.get("/metrics").unwrap().contains(&bystander), "{bystander}");
+    scene.is_killed_and_goes_on();
     drop(crowd);
     let told = scene.told("10.84.0.2:80: flash crowd ended after ");
     assert!(told.contains(" SYNs refused"), "{told}");

@@ -3,8 +3,9 @@
 //! crates/daemon/tests/fuzz_smoke.rs.
 
 use serde_json::Value;
+use tidegate_control::crowd::{Crowd, CrowdTick, Took};
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Mode, RATE_CEILING};
-use tidegate_daemon::state::{FORMAT, Here, LEARNED_AGE_MAX, decode, encode};
+use tidegate_daemon::state::{FORMAT, Here, LEARNED_AGE_MAX, State, decode, encode};
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::{ConnectionCounts, Counts, Reading, Signals, Times};
@@ -20,6 +21,7 @@ pub(crate) fn state(bytes: &[u8]) {
     read(bytes);
     read(&headed(bytes));
     if let Ok(value) = serde_json::from_slice(bytes) {
+        crowd(&value, Nanos::SECOND);
         learn(value, Nanos::SECOND);
     }
 }
@@ -40,13 +42,47 @@ fn read(bytes: &[u8]) {
     assert!(age <= LEARNED_AGE_MAX && state.boot == here.boot);
     // the last digit of a number may be another one then
     if let Ok(again) = encode(&state) {
-        let again = decode(&again, &here).map(|(state, age)| (state.services.len(), age));
-        assert_eq!(again, Ok((state.services.len(), age)));
+        let sizes = |(state, age): (State, Nanos)| (state.services.len(), state.crowds.len(), age);
+        let (services, crowds) = (state.services.len(), state.crowds.len());
+        assert_eq!(decode(&again, &here).map(sizes), Ok((services, crowds, age)));
     }
+    state.crowds.iter().for_each(|kept| crowd(&kept.detector, age));
     for kept in state.services.into_values() {
         if let Some(value) = kept.controller {
             learn(value, age);
         }
+    }
+}
+
+/// The detector of a crowd lives with it, and its limits are some.
+fn crowd(value: &Value, age: Nanos) {
+    let Some(mut crowd) = Crowd::take(value, age) else { return };
+    for tick in 0..TICKS {
+        let said = crowd.tick(&busy(&took(tick >= CALM)), true);
+        assert!(said.slow.is_finite() && crowd.demand().is_finite());
+        if let Some(limit) = said.limit {
+            assert!(limit.rate > 0.0 && limit.rate.is_finite() && limit.burst >= 2.0, "{limit:?}");
+        }
+    }
+}
+
+/// What was completed in a tick at a destination: as fast as usual, or four times as slow.
+pub(crate) fn took(slow: bool) -> [Took; 1] {
+    [Took { class: 4, bucket: if slow { 44 } else { 36 }, count: 15 }]
+}
+
+/// A tick at a destination to which five times as many come as complete.
+pub(crate) fn busy(took: &[Took]) -> CrowdTick<'_> {
+    CrowdTick {
+        period: Nanos::from_millis(500),
+        took,
+        first_attempts: 75.0,
+        connected: 75,
+        started: 75,
+        completed: 15,
+        in_flight: 30,
+        refused: 50.0,
+        ..CrowdTick::default()
     }
 }
 

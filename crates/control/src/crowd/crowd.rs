@@ -4,12 +4,20 @@
 use super::demand::Demand;
 use super::limit::{CrowdLimit, Limit, Shown, TakenBack};
 use super::slow::{Seen, Slow, Took};
+use crate::kept::number;
+use serde_json::{Value, json};
 use tidegate_units::Nanos;
 
 /// A tick is no shorter, and after a pause no longer.
 const PERIOD_S: (f64, f64) = (0.05, 5.0);
 /// Time constant of the exchanges a connection, seconds.
 const PER_CONNECTION_S: f64 = 30.0;
+/// Raised whenever something that is kept changes its meaning.
+const VERSION: u64 = 1;
+/// A crowd that was there so long ago goes on; one of before may be over.
+const GOES_ON: Nanos = Nanos::from_secs(60);
+/// Most exchanges a connection that are believed.
+const PER_CONNECTION_MAX: f64 = 1e6;
 
 /// What happened at one destination since the last tick.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,6 +123,47 @@ impl Crowd {
         let taken_back = self.limit.taken_back().filter(|_| enforced);
         let (alarm, slow) = (self.alarm, self.slow.share());
         CrowdSaid { alarm, slow, limit, taken_back, would, overdue_after }
+    }
+
+    /// What the next process needs, which would take the crowd for usual; `None`: there is none.
+    #[must_use]
+    pub fn kept(&self) -> Option<Value> {
+        self.alarm.then(|| {
+            json!({
+                "version": VERSION,
+                "slow": self.slow.kept(),
+                "demand": self.demand.kept(),
+                "limit": self.limit.kept(),
+                "per_connection": self.per_connection,
+            })
+        })
+    }
+
+    /// Goes on from what was kept so long ago: what was usual, and the crowd, unless it was long ago. `None`: it is of no
+    /// use, and nothing of it is taken.
+    #[must_use]
+    pub fn take(value: &Value, age: Nanos) -> Option<Self> {
+        if value.get("version")?.as_u64()? != VERSION {
+            return None;
+        }
+        let goes_on = age <= GOES_ON;
+        let mut crowd = Self {
+            slow: Slow::take(value.get("slow")?)?,
+            demand: Demand::take(value.get("demand")?)?,
+            limit: Limit::take(value.get("limit")?, goes_on)?,
+            per_connection: number(value, "per_connection", (0.0, PER_CONNECTION_MAX))?,
+            alarm: goes_on,
+        };
+        if !goes_on {
+            crowd.slow.rest();
+        }
+        Some(crowd)
+    }
+
+    /// Whether there is a flash crowd.
+    #[must_use]
+    pub const fn has_alarm(&self) -> bool {
+        self.alarm
     }
 
     fn shown(&self, tick: &CrowdTick<'_>, s: f64) -> Shown {
@@ -239,11 +288,106 @@ mod tests {
         assert!((100..=300).contains(&without.clone().count()), "{}", without.count());
         assert!(said[begun..].iter().all(|said| said.alarm), "one crowd");
         for said in &said[begun..] {
-            let why = said.limit.is_none().then_some(TakenBack::Vain);
+            let why = said.limit.is_none().then_some(TakenBack::NoEffect);
             assert_eq!(said.taken_back, why);
         }
         let again = said[begun..].iter().skip_while(|said| said.limit.is_some());
         assert!(again.skip_while(|said| said.limit.is_none()).count() > 0, "tried again");
+    }
+
+    /// A crowd with a limit, and its tick.
+    fn limited() -> (Crowd, CrowdTick<'static>, Vec<Took>) {
+        let mut crowd = calm();
+        let (tick, took) = half(75, 25, 44);
+        let tick = CrowdTick { refused: 50.0, in_flight: 30, ..tick };
+        for _ in 0..80 {
+            crowd.tick(&CrowdTick { took: &took, ..tick }, true);
+        }
+        assert!(crowd.limit.is_on());
+        (crowd, tick, took)
+    }
+
+    /// The next process goes on, with the limit in its first tick. After long it knows what was usual, and finds the crowd
+    /// anew; without that it never would.
+    #[test]
+    fn a_crowd_goes_on_in_the_next_process() {
+        let (before, tick, took) = limited();
+        let tick = CrowdTick { took: &took, ..tick };
+        let kept = before.kept().unwrap();
+        let mut after = Crowd::take(&kept, Nanos::from_secs(5)).unwrap();
+        assert_eq!(after.kept().as_ref(), Some(&kept));
+        let said = after.tick(&tick, true);
+        let (now, then) =
+            (said.limit.unwrap().rate, before.clone().tick(&tick, true).limit.unwrap().rate);
+        assert!(said.alarm && (now / then - 1.0).abs() < 0.2, "{now} after {then}");
+        // Not limited any more, and there all the same.
+        let mut shown = Crowd::take(&kept, Nanos::from_secs(5)).unwrap();
+        assert!((0..40).all(|_| shown.tick(&tick, false).alarm));
+        let mut late = Crowd::take(&kept, Nanos::from_secs(61)).unwrap();
+        assert!(!late.has_alarm() && late.kept().is_none());
+        let found = (1..=40).find(|_| late.tick(&tick, true).limit.is_some());
+        assert!(found.is_some_and(|halves| (2..=16).contains(&halves)), "{found:?}");
+        let mut fresh = Crowd::default();
+        assert!((0..400).all(|_| !fresh.tick(&tick, true).alarm));
+        // It ends where what comes is usual again.
+        let (tick, took) = half(15, 15, 36);
+        let ended = (1..=60).find(|_| !after.tick(&CrowdTick { took: &took, ..tick }, true).alarm);
+        assert!(ended.is_some(), "{after:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_as_a_whole() {
+        let (crowd, ..) = limited();
+        assert!(calm().kept().is_none(), "no crowd, nothing to go on from");
+        let kept = crowd.kept().unwrap();
+        let taken = |path: &str, value: Value| {
+            let mut bad = kept.clone();
+            *bad.pointer_mut(path).unwrap() = value;
+            Crowd::take(&bad, Nanos::ZERO).is_some()
+        };
+        assert!(taken("/version", json!(VERSION)) && !taken("/version", json!(VERSION + 1)));
+        let numbers = [
+            "/per_connection",
+            "/slow/share",
+            "/slow/usual_share",
+            "/slow/usual_overdue",
+            "/slow/usual_rate",
+            "/slow/usual_s",
+            "/demand/seen_s",
+            "/demand/now",
+            "/demand/scales/0/0",
+            "/demand/scales/2/1",
+            "/limit/mu",
+            "/limit/best",
+            "/limit/came",
+            "/limit/needs_s",
+            "/slow/usual/0/2",
+        ];
+        for path in numbers {
+            for bad in [json!(-1.0), json!(1e300), json!("1"), Value::Null] {
+                assert!(!taken(path, bad.clone()), "{path}: {bad}");
+            }
+        }
+        let parts = [
+            "/slow",
+            "/demand",
+            "/limit",
+            "/limit/on",
+            "/slow/usual",
+            "/demand/scales",
+            "/slow/usual/0",
+        ];
+        for path in parts {
+            for bad in [json!([[1]]), json!({}), json!(3), Value::Null] {
+                assert!(!taken(path, bad.clone()), "{path}: {bad}");
+            }
+        }
+        for place in [json!([16, 0, 1]), json!([0, 64, 1]), json!([-1, 0, 1]), json!([0, 0])] {
+            assert!(!taken("/slow/usual/0", place.clone()), "{place}");
+        }
+        for value in [json!([]), json!(3), Value::Null] {
+            assert!(Crowd::take(&value, Nanos::ZERO).is_none());
+        }
     }
 
     /// In a flood of SYNs hardly a connection is seen: nothing begins by that, and nothing is learned.

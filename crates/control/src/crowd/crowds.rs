@@ -2,7 +2,9 @@
 //! All destinations behind a router, and why one of them is slow.
 
 use super::crowd::{Crowd, CrowdSaid, CrowdTick};
+use serde_json::Value;
 use std::collections::BTreeMap;
+use tidegate_units::Nanos;
 
 /// Demand of a neighbour per second from which on it says anything.
 const HEARD: f64 = 0.5;
@@ -10,6 +12,10 @@ const HEARD: f64 = 0.5;
 /// Who brings less than this share of what is beyond the usual, and less than twice its own usual, has no part in the
 /// crowd.
 const PART: f64 = 0.1;
+/// With half as much a young limit goes: at its beginning what others bring was not seen yet.
+const PART_LEFT: f64 = 0.05;
+/// A limit is young for so long. Later what is beyond the usual is what the limit left.
+const YOUNG: Nanos = Nanos::from_secs(10);
 
 /// Why a destination is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,12 @@ impl Why {
             slow if slow > 0.5 * all => Self::Link,
             _ => Self::Server,
         }
+    }
+
+    /// The reason that has this text.
+    #[must_use]
+    pub fn of_text(text: &str) -> Option<Self> {
+        [Self::Server, Self::Link, Self::Unknown].into_iter().find(|why| why.text() == text)
     }
 
     /// For people.
@@ -100,6 +112,29 @@ impl Crowds {
         own.is_some_and(|own| own.is_doubled() || own.excess() >= PART * excess)
     }
 
+    /// Whether a destination that has had a limit for so long keeps it.
+    #[must_use]
+    pub fn keeps(&self, key: u64, excess: f64, since: Nanos) -> bool {
+        let own = self.all.get(&key);
+        let left = |own: &Crowd| own.is_doubled() || own.excess() >= PART_LEFT * excess;
+        since > YOUNG || own.is_some_and(left)
+    }
+
+    /// What the next process needs of a destination with a crowd.
+    #[must_use]
+    pub fn kept(&self, key: u64) -> Option<Value> {
+        self.all.get(&key)?.kept()
+    }
+
+    /// A destination goes on from what was kept so long ago ([`Crowd::take`]): whether it has a crowd; `None`: nothing
+    /// was taken.
+    pub fn restore(&mut self, key: u64, value: &Value, age: Nanos) -> Option<bool> {
+        let crowd = Crowd::take(value, age)?;
+        let alarm = crowd.has_alarm();
+        self.all.insert(key, crowd);
+        Some(alarm)
+    }
+
     /// Hardly anything was completed at a destination for long: its alarm and its limit end, and what was seen lately says
     /// nothing of what comes next. What is usual stays known.
     pub fn rest(&mut self, key: u64) {
@@ -118,7 +153,6 @@ impl Crowds {
 mod tests {
     use super::*;
     use crate::crowd::Took;
-    use tidegate_units::Nanos;
 
     fn run(crowds: &mut Crowds, key: u64, (halves, n, bucket): (u32, u32, usize)) -> bool {
         let took = [Took { class: 3, bucket, count: n }];
@@ -157,6 +191,23 @@ mod tests {
         assert!(crowds.takes_part(1, crowds.excess()) && crowds.excess() == 0.0, "nobody is slow");
         (0..80).for_each(|_| _ = run(&mut crowds, 1, (1, 12, 40)));
         assert!(crowds.takes_part(1, crowds.excess()), "it is slow alone");
+    }
+
+    /// A limit that began on a bystander goes within its first seconds; one of a crowd, or an old one, stays.
+    #[test]
+    fn a_young_limit_without_a_part_goes() {
+        let mut crowds = Crowds::default();
+        for key in [1, 2] {
+            assert!(!run(&mut crowds, key, (400, 10, 30)));
+        }
+        for _ in 0..80 {
+            run(&mut crowds, 1, (1, 60, 40));
+            run(&mut crowds, 2, (1, 11, 40));
+        }
+        let (excess, second) = (crowds.excess(), Nanos::from_secs(1));
+        assert!(crowds.keeps(1, excess, second) && !crowds.keeps(2, excess, second));
+        assert!(crowds.keeps(2, excess, Nanos::from_secs(11)), "it is not looked at again");
+        assert!(!crowds.keeps(3, excess, second), "nothing is known of it");
     }
 
     #[test]

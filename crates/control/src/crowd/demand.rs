@@ -7,6 +7,10 @@
 //! Demand is first attempts and exchanges on known connections. Refused clients that come again are not
 //! more of them.
 
+use crate::RATE_CEILING;
+use crate::kept::{number, within};
+use serde_json::{Value, json};
+
 /// Time constant of the present, seconds.
 const NOW_S: f64 = 8.0;
 /// Time constants of what is usual.
@@ -22,6 +26,8 @@ const MUCH_MORE: f64 = 1.5;
 const DOUBLED: f64 = 2.0;
 /// Fewer than this in [`NOW_S`] are too few to say anything.
 const FEW: f64 = 24.0;
+/// More seconds than anybody has seen.
+const SEEN_S_MAX: f64 = 1e10;
 /// Time constant of what is left behind, and the share of what comes that is no chance.
 const BALANCE_S: f64 = 16.0;
 const LEFT: f64 = 0.1;
@@ -63,6 +69,32 @@ impl Demand {
             let off = self.now - scale.mean;
             move_to(&mut scale.variance, off * off, s, SPREAD_S.min(self.seen_s));
         }
+    }
+
+    /// What is usual, and what comes now, for the process that comes next.
+    pub(super) fn kept(&self) -> Value {
+        let scales = self.scales.map(|scale| [scale.mean, scale.variance]);
+        json!({"seen_s": self.seen_s, "now": self.now, "scales": scales})
+    }
+
+    /// Goes on from there; `None`: it is of no use.
+    pub(super) fn take(value: &Value) -> Option<Self> {
+        let rate = (0.0, RATE_CEILING);
+        let mut demand = Self {
+            seen_s: number(value, "seen_s", (0.0, SEEN_S_MAX))?,
+            now: number(value, "now", rate)?,
+            ..Self::default()
+        };
+        let kept = value.get("scales")?.as_array()?;
+        if kept.len() != demand.scales.len() {
+            return None;
+        }
+        for (scale, kept) in demand.scales.iter_mut().zip(kept) {
+            let [mean, variance] = kept.as_array()?.as_slice() else { return None };
+            scale.mean = within(mean, rate)?;
+            scale.variance = within(variance, (0.0, RATE_CEILING * RATE_CEILING))?;
+        }
+        Some(demand)
     }
 
     /// More comes than usual on one of the scales.

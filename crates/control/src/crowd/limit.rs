@@ -10,9 +10,15 @@
 //! It is over when it refuses nobody any more, or what comes for the first time fits well: then lifting
 //! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about what is in flight is taken back.
 //!
+//! A process that starts during a limit goes on from what the one before has measured.
+//!
 //! A token may lead to no exchange: its SYN was spoofed, or its connection stays idle. What completes is then less than
 //! the limit, and a limit that followed it would sink round by round to nothing. So the limit is divided by the share
 //! of its tokens that lead to an exchange. Where hardly one does, it is taken back.
+
+use crate::RATE_CEILING;
+use crate::kept::number;
+use serde_json::{Value, json};
 
 /// Time constant of μ, seconds.
 const MU_S: f64 = 4.0;
@@ -60,8 +66,11 @@ const TOKENS: f64 = 20.0;
 const TOKENS_LEAST: f64 = 5.0;
 /// A smaller share than [`LEADS`], of this time and of [`TOKENS`]: others take the tokens of clients. For so long there is
 /// no limit then: it is no fault of the limit, and the crowd is still there.
-const ASTRAY_S: f64 = 10.0;
-const ASTRAY_PAUSE_S: f64 = 10.0;
+const UNUSED_S: f64 = 10.0;
+const UNUSED_PAUSE_S: f64 = 10.0;
+/// The tokens of one tick count at once if they lead further, less so many standard deviations, each half over the root
+/// of their number at most.
+const CERTAIN: f64 = 2.0;
 /// For so long a limit without effect is not tried again: at first, and at most.
 const PAUSE_S: (f64, f64) = (60.0, 480.0);
 
@@ -103,9 +112,9 @@ pub(super) struct Shown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenBack {
     /// No fewer are in flight.
-    Vain,
+    NoEffect,
     /// Its tokens lead to no exchange.
-    Astray,
+    TokensUnused,
 }
 
 impl TakenBack {
@@ -113,8 +122,8 @@ impl TakenBack {
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
-            Self::Vain => "it changed nothing; it is tried again within minutes",
-            Self::Astray => {
+            Self::NoEffect => "it changed nothing; it is tried again within minutes",
+            Self::TokensUnused => {
                 "hardly a SYN that passed led to a request: spoofed SYNs, or idle connections; it is tried again in seconds"
             }
         }
@@ -158,7 +167,7 @@ impl Led {
 struct Begun {
     quiet_s: f64,
     /// It has changed nothing for so long: no fewer than the least are in flight.
-    vain_s: f64,
+    no_effect_s: f64,
     least: f64,
     /// What its tokens led to: lately, and since so long.
     lately: Led,
@@ -167,13 +176,23 @@ struct Begun {
 }
 
 impl Begun {
+    /// The share of the tokens that leads to an exchange. Once the spoofed SYNs end, the tick says so before the mean does: a limit
+    /// that is still raised would let in several times what the bottleneck carries.
+    fn leads(&self, shown: &Shown) -> f64 {
+        let mut now = Led::default();
+        now.add(shown);
+        let at_least = now.share() - CERTAIN * 0.5 / now.tokens.sqrt().max(1.0);
+        let certain = if now.tokens < TOKENS_LEAST { LEADS } else { at_least };
+        self.lately.share().max(certain).max(LEADS)
+    }
+
     /// Whether hardly a token leads to an exchange, once enough were seen.
-    fn is_astray(&mut self, shown: &Shown, s: f64) -> bool {
+    fn are_unused(&mut self, shown: &Shown, s: f64) -> bool {
         self.lately.fade(s);
         self.lately.add(shown);
         self.led.add(shown);
         self.led_s += s;
-        if self.led_s < ASTRAY_S || self.led.tokens < TOKENS {
+        if self.led_s < UNUSED_S || self.led.tokens < TOKENS {
             return false;
         }
         let share = self.led.share();
@@ -259,6 +278,37 @@ impl Limit {
         limit(self.mu.max(BEST * self.best).max(0.1) / shown.per_connection.max(1.0))
     }
 
+    /// What the bottleneck carries, for the process that comes next.
+    pub(super) fn kept(&self) -> Value {
+        json!({
+            "on": self.is_on(),
+            "mu": self.mu,
+            "best": self.best,
+            "came": self.came,
+            "needs_s": self.needs_s,
+        })
+    }
+
+    /// Goes on from there; `now`: with the limit that was there. `None`: it is of no use.
+    pub(super) fn take(value: &Value, now: bool) -> Option<Self> {
+        let rate = (0.0, RATE_CEILING);
+        let mu = number(value, "mu", rate)?;
+        let mut limit = Self {
+            mu,
+            best: number(value, "best", rate)?,
+            begins: mu,
+            came: number(value, "came", rate)?,
+            seen_s: MU_S.max(CAME_S),
+            ..Self::default()
+        };
+        let needs_s = number(value, "needs_s", QUIET_S)?;
+        if value.get("on")?.as_bool()? && now {
+            limit.begin();
+            limit.needs_s = needs_s;
+        }
+        Some(limit)
+    }
+
     /// What completes and comes; the seconds of the tick.
     fn measure(&mut self, shown: &Shown) -> f64 {
         let s = shown.s.max(1e-3);
@@ -282,8 +332,14 @@ impl Limit {
         };
         self.held = 1.0;
         let (lately, led) = (Led::default(), Led::default());
-        self.begun =
-            Some(Begun { quiet_s: 0.0, vain_s: 0.0, least: f64::MAX, lately, led, led_s: 0.0 });
+        self.begun = Some(Begun {
+            quiet_s: 0.0,
+            no_effect_s: 0.0,
+            least: f64::MAX,
+            lately,
+            led,
+            led_s: 0.0,
+        });
     }
 
     fn go_on(&mut self, shown: &Shown, s: f64) -> Option<CrowdLimit> {
@@ -301,12 +357,13 @@ impl Limit {
         begun.quiet_s = if fits { begun.quiet_s + s } else { 0.0 };
         let target = self.held * (HELD * best * shown.usual_s + SPARE);
         let falls = shown.in_flight < FALLS * begun.least;
-        let vain = shown.in_flight > WITHOUT_EFFECT * target && !falls;
+        let no_effect = shown.in_flight > WITHOUT_EFFECT * target && !falls;
         begun.least = if falls { shown.in_flight } else { begun.least };
-        begun.vain_s = if vain { begun.vain_s + s } else { 0.0 };
-        let astray = begun.is_astray(shown, s).then_some(TakenBack::Astray);
-        let leads = begun.lately.share().max(LEADS);
-        if let Some(why) = (begun.vain_s > EFFECT_S).then_some(TakenBack::Vain).or(astray) {
+        begun.no_effect_s = if no_effect { begun.no_effect_s + s } else { 0.0 };
+        let unused = begun.are_unused(shown, s).then_some(TakenBack::TokensUnused);
+        let leads = begun.leads(shown);
+        if let Some(why) = (begun.no_effect_s > EFFECT_S).then_some(TakenBack::NoEffect).or(unused)
+        {
             self.take_back(why);
             return None;
         }
@@ -329,10 +386,10 @@ impl Limit {
 
     const fn take_back(&mut self, why: TakenBack) {
         self.pause_s = match why {
-            TakenBack::Vain => self.next_pause_s,
-            TakenBack::Astray => ASTRAY_PAUSE_S,
+            TakenBack::NoEffect => self.next_pause_s,
+            TakenBack::TokensUnused => UNUSED_PAUSE_S,
         };
-        if matches!(why, TakenBack::Vain) {
+        if matches!(why, TakenBack::NoEffect) {
             self.next_pause_s = (2.0 * self.next_pause_s).min(PAUSE_S.1);
         }
         self.taken_back = Some(why);
@@ -517,6 +574,22 @@ mod tests {
         assert!(!plant.run(120, 20.0, false), "the usual load: {}", plant.clients);
     }
 
+    /// A limit that was raised for tokens that lead nowhere comes down with the tick in which they lead somewhere again.
+    #[test]
+    fn when_spoofed_syns_end_a_limit_is_not_raised_for_seconds() {
+        let mut plant = Plant::new();
+        plant.run(60, 20.0, false);
+        assert!(plant.run(60, 300.0, true));
+        plant.spoofed = 900.0;
+        assert!(plant.run(60, 300.0, true));
+        assert!(plant.rates.last().is_some_and(|rate| *rate > 2.0 * plant.capacity));
+        plant.spoofed = 0.0;
+        let before = plant.rates.len();
+        assert!(plant.run(10, 300.0, true));
+        let raised = plant.rates[before..].iter().filter(|rate| **rate > 1.6 * plant.capacity);
+        assert!(raised.clone().count() <= 1, "{:?}", &plant.rates[before..]);
+    }
+
     /// Where hardly a token leads to an exchange, a limit helps nobody.
     #[test]
     fn a_limit_whose_tokens_lead_nowhere_is_taken_back() {
@@ -526,7 +599,7 @@ mod tests {
             assert!(plant.run(8, 200.0, true));
             plant.spoofed = spoofed;
             assert_eq!(plant.run(21, 200.0, true), held, "{spoofed}");
-            let why = (!held).then_some(TakenBack::Astray);
+            let why = (!held).then_some(TakenBack::TokensUnused);
             assert_eq!(plant.limit.taken_back(), why, "{spoofed}");
         }
     }

@@ -8,6 +8,10 @@
 //! shows (Page 1954). So it needs no count of samples that depend on each other, which exchanges
 //! behind one queue do: its unit is a second, and a moment that is over soon is no crowd.
 
+use crate::RATE_CEILING;
+use crate::kept::{number, within};
+use serde_json::{Value, json};
+
 /// Size classes and buckets, as `policy/router/durations.h` counts them.
 pub(super) const CLASSES: usize = 16;
 pub(super) const BUCKETS: usize = 64;
@@ -34,6 +38,8 @@ const USUAL_AFTER_S: f64 = 900.0;
 const SHOWN_S: f64 = 3.0;
 /// Time constant of what is usual.
 const USUAL_S: f64 = 120.0;
+/// A weight is kept in such parts of an exchange.
+const KEPT_PARTS: f32 = 16.0;
 
 /// Exchanges that were completed in a tick, by size class and duration bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +184,46 @@ impl Slow {
         }
         let sum: f32 = all.iter().sum();
         self.late = (sum >= LEARNED).then(|| quantile(&all, sum, 0.95));
+    }
+
+    /// What is usual, and how slow it is now, for the process that comes next. Weights that fade are left out.
+    pub(super) fn kept(&self) -> Value {
+        let mut usual = Vec::new();
+        for (class, weights) in self.usual.iter().enumerate() {
+            let weights = weights.iter().enumerate();
+            let some = weights.map(|(bucket, weight)| (bucket, (weight * KEPT_PARTS).round()));
+            let some = some.filter(|(_, parts)| *parts > 0.0);
+            usual.extend(some.map(|(bucket, parts)| json!([class, bucket, parts as u64])));
+        }
+        json!({
+            "usual": usual,
+            "share": self.share,
+            "usual_share": self.usual_share,
+            "usual_overdue": self.usual_overdue,
+            "usual_rate": self.usual_rate,
+            "usual_s": self.usual_s,
+        })
+    }
+
+    /// Goes on from there; `None`: it is of no use.
+    pub(super) fn take(value: &Value) -> Option<Self> {
+        let share = (0.0, 1.0);
+        let mut slow = Self {
+            share: number(value, "share", share)?,
+            usual_share: number(value, "usual_share", share)?,
+            usual_overdue: number(value, "usual_overdue", (0.0, RATE_CEILING))?,
+            usual_rate: number(value, "usual_rate", (0.0, RATE_CEILING))?,
+            usual_s: number(value, "usual_s", (0.0, seconds(BUCKETS)))?,
+            ..Self::default()
+        };
+        for kept in value.get("usual")?.as_array()? {
+            let [class, bucket, parts] = kept.as_array()?.as_slice() else { return None };
+            let place = |at: &Value| usize::try_from(at.as_u64()?).ok();
+            let weight = within(parts, (0.0, RATE_CEILING))? as f32 / KEPT_PARTS;
+            *slow.usual.get_mut(place(class)?)?.get_mut(place(bucket)?)? = weight;
+        }
+        slow.look();
+        Some(slow)
     }
 
     /// For so long an exchange may be in flight: twice as long as 19 of 20 take, seconds. None before

@@ -9,6 +9,7 @@
 use super::detector::{Detector, PEAK_HALF_LIFE};
 use super::scale::{SPREAD_MAX, TIME_SECONDS_MAX};
 use crate::RATE_CEILING;
+use crate::kept::number;
 use serde_json::{Value, json};
 use tidegate_units::Nanos;
 
@@ -18,11 +19,6 @@ const VERSION: u64 = 2;
 const OVERLOAD_AGE_MAX: Nanos = Nanos::from_secs(10);
 /// Most jobs in flight that are believed.
 const JOBS_MAX: f64 = 1e9;
-
-/// A number of `value` within these bounds.
-fn number(value: &Value, name: &str, (least, most): (f64, f64)) -> Option<f64> {
-    value.get(name)?.as_f64().filter(|n| n.is_finite() && *n >= least && *n <= most)
-}
 
 impl Detector {
     /// What the next process needs; `None`: nothing was learned.

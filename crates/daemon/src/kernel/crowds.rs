@@ -8,6 +8,8 @@
 //! limit that holds a crowd would look like its end. Where one connection in n is followed, the detectors see the sample: what is beyond chance depends on
 //! how many were counted. What is shown is multiplied.
 
+mod kept;
+
 use super::limiting::{LimitIntent, Limited};
 use super::neighbours::Neighbours;
 use std::collections::{BTreeMap, VecDeque};
@@ -45,8 +47,10 @@ const WHY_FOR: Nanos = Nanos::from_secs(10);
 const EVENTS_MAX: usize = 16;
 const EVENTS_WITHIN: Nanos = Nanos::from_secs(60);
 const EVENT_EVERY: Nanos = Nanos::from_secs(600);
-/// No more limits begin as events within that time. The end of each that was told is one.
+/// No more limits begin as events within the first, and of one destination within the second: one that is taken back may
+/// begin again in seconds. The end of each that was told is one.
 const LIMIT_EVENTS_MAX: usize = 32;
+const LIMIT_EVENTS_EACH: usize = 4;
 /// Why a destination with a crowd has no limit, if nothing else is in its way.
 const FITS: &str = "what comes fits, or is slow no longer";
 const COLD: &str = "it has less than a tenth of the connections to what is slow";
@@ -147,7 +151,8 @@ struct Watched {
     /// What [`Counted::overdue`] said after each sweep of a whole round, and before it.
     overdue: VecDeque<u64>,
     overdue_after: Nanos,
-    since: Nanos,
+    /// What is usual is not known before.
+    learns_until: Nanos,
     /// When enough came last.
     busy: Nanos,
     /// When a crowd of it was an event last.
@@ -157,6 +162,8 @@ struct Watched {
     /// Why it has no limit, as far as it has none.
     unlimited: &'static str,
     told_limit: Option<Told>,
+    /// When limits of it were events.
+    told_limits: VecDeque<Nanos>,
     /// When it had one last.
     had_limit: Nanos,
 }
@@ -185,6 +192,8 @@ pub(super) struct FlashCrowds {
     failed: bool,
     limits_time: Nanos,
     limits_allowed: f64,
+    /// Crowds of the process before.
+    waiting: kept::Waiting,
 }
 
 impl FlashCrowds {
@@ -204,7 +213,8 @@ impl FlashCrowds {
         for (place, address) in busy {
             if self.watched.len() >= WATCHED_MAX {
                 self.unwatched += 1;
-            } else if let Some(one) = Watched::new(counted, (place, *address), now) {
+            } else if let Some(mut one) = Watched::new(counted, (place, *address), now) {
+                self.go_on(place, &mut one, now);
                 self.watched.insert(place, one);
             }
         }
@@ -344,8 +354,7 @@ impl FlashCrowds {
                 continue;
             }
             let Some(tick) = one.tick(counted, *place, (now, period)) else { continue };
-            let part = self.detectors.takes_part(*place as u64, beside.1);
-            let spared = one.spared(intent, (beside.0, part));
+            let spared = one.spared(intent, (&self.detectors, *place as u64), beside);
             let mode = intent.now().filter(|_| spared.is_none());
             let enforced = mode == Some(Mode::Enforce);
             let scale = Scale { period, sample, enforced, flooded };
@@ -435,8 +444,11 @@ impl FlashCrowds {
             }
             self.events.extend(one.end_limit(now));
             let Some((rate, mode)) = holds else { continue };
-            if self.told_limits.len() < LIMIT_EVENTS_MAX {
+            one.told_limits.retain(|then| now.since(*then) < EVENT_EVERY);
+            let fits = one.told_limits.len() < LIMIT_EVENTS_EACH;
+            if fits && self.told_limits.len() < LIMIT_EVENTS_MAX {
                 self.told_limits.push_back(now);
+                one.told_limits.push_back(now);
                 one.told_limit = Some(Told { mode, since: now, beyond: one.beyond(mode) });
                 let (destination, shadow) = (one.address.to_string(), mode == Mode::Shadow);
                 self.events.push(What::CrowdLimited { destination, rate, shadow });
@@ -551,12 +563,13 @@ impl Watched {
             subtract: BTreeMap::new(),
             overdue: VecDeque::new(),
             overdue_after: Nanos::ZERO,
-            since: now,
+            learns_until: now + LEARNS_FOR,
             busy: now,
             told: None,
             alarm: None,
             unlimited: FITS,
             told_limit: None,
+            told_limits: VecDeque::new(),
             had_limit: Nanos::ZERO,
         })
     }
@@ -578,14 +591,18 @@ impl Watched {
         }
     }
 
-    /// Why it gets no limit, if so. `slow`: the handshakes of all that are slow; `part`: it has one in what is beyond
-    /// the usual. One that has a limit keeps it.
-    fn spared(&self, intent: &LimitIntent, (slow, part): (f64, bool)) -> Option<&'static str> {
+    /// Why it gets no limit, if so. `slow`: the handshakes of all that are slow; `excess`: what is beyond the usual there.
+    fn spared(
+        &self,
+        intent: &LimitIntent,
+        (detectors, key): (&Crowds, u64),
+        (slow, excess): (f64, f64),
+    ) -> Option<&'static str> {
         let (address, port) = (Some(self.address.ip()), self.address.port());
-        let why = match self.limited.rate() {
-            Some(_) => None,
+        let why = match self.limited.lasts() {
+            Some(lasts) => (!detectors.keeps(key, excess, lasts)).then_some(BYSTANDER),
             None if !self.limited.is_hot(slow) => Some(COLD),
-            None => (!part).then_some(BYSTANDER),
+            None => (!detectors.takes_part(key, excess)).then_some(BYSTANDER),
         };
         intent.spares(Listen { address, port, protocol: Protocol::Tcp }).or(why)
     }
@@ -670,8 +687,7 @@ impl Watched {
         if detectors.demand(key) >= BUSY {
             self.busy = now;
         }
-        let learns = now.since(self.since) < LEARNS_FOR;
-        if learns || now.since(self.busy) >= QUIET_AFTER {
+        if now < self.learns_until || now.since(self.busy) >= QUIET_AFTER {
             detectors.rest(key);
             said = CrowdSaid { overdue_after: said.overdue_after, slow: said.slow, ..NOTHING };
         }
@@ -679,7 +695,7 @@ impl Watched {
         let usual = |alarm: &Alarm| now.since(alarm.since.max(self.had_limit)) >= USUAL_AFTER;
         if said.limit.is_none() && self.alarm.as_ref().is_some_and(usual) {
             detectors.forget(key);
-            self.since = now;
+            self.learns_until = now + LEARNS_FOR;
             said = CrowdSaid { overdue_after: said.overdue_after, slow: said.slow, ..NOTHING };
         }
         said

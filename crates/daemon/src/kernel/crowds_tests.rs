@@ -349,6 +349,54 @@ fn an_end_of_the_measurement_ends_its_crowds() {
     assert!(ended.len() == 1 && matches!(ended[0], What::CrowdEnded { .. }), "{ended:?}");
 }
 
+/// The process before had a crowd at the first of two servers; so many seconds later another one watches both.
+fn next_process(seconds: u64) -> World {
+    let mut before = World::calm(2);
+    before.run(40, |at| if at == 0 { CROWD } else { CALM });
+    let kept = before.crowds.kept();
+    assert_eq!(kept.len(), 1, "those that have a crowd");
+    let mut next = World::at(Vec::new());
+    next.now = before.now + Nanos::from_secs(seconds);
+    next.crowds.restore(kept, Nanos::from_secs(seconds));
+    next.crowds.swept(&next.fake, next.now, 1).unwrap();
+    assert_eq!(next.crowds.kept().len(), 1, "still waiting");
+    let addresses = Vec::from_iter(before.crowds.watched.values().map(|one| one.address));
+    next.fake = World::at(addresses.clone()).fake;
+    assert!(next.crowds.waits(next.now) && next.crowds.waits_for(&addresses[0]));
+    assert!(!next.crowds.waits(next.now), "it looks twice a second");
+    next.crowds.watch(&next.fake, addresses.iter().enumerate(), next.now);
+    next
+}
+
+#[test]
+fn a_crowd_goes_on_in_the_next_process() {
+    let mut next = next_process(5);
+    let crowd = next.crowd();
+    assert!(crowd.lasts > Nanos::from_secs(30) && crowd.why == Why::Server.text(), "{crowd:?}");
+    assert_eq!(next.run(20, |at| if at == 0 { CROWD } else { CALM }), [], "it began before");
+    let ended = next.run(60, |_| CALM);
+    assert!(ended.len() == 1 && ended[0].1.contains("flash crowd ended after"), "{ended:?}");
+    // Without that a process that starts in a crowd takes it for usual.
+    let mut fresh = World::new(2);
+    assert_eq!(fresh.run(60, |at| if at == 0 { CROWD } else { CALM }), []);
+}
+
+#[test]
+fn one_of_long_ago_may_be_over() {
+    let mut next = next_process(300);
+    assert!(next.crowds.now(next.now).is_empty());
+    let told = next.run(30, |at| if at == 0 { CROWD } else { CALM });
+    assert!(told.len() == 1 && told[0].0 <= 10 && told[0].1.contains("began"), "{told:?}");
+    // And one whose destination does not come is not waited for.
+    let mut before = World::calm(1);
+    before.run(20, |_| CROWD);
+    let mut next = World::new(1);
+    next.crowds.restore(before.crowds.kept(), Nanos::ZERO);
+    assert!(next.crowds.waits(next.now));
+    next.now += Nanos::from_secs(61);
+    assert!(!next.crowds.waits(next.now) && next.crowds.kept().is_empty());
+}
+
 #[test]
 fn destinations_beyond_the_bound_wait_until_one_is_watched_for_nothing() {
     let at = |n: usize| SocketAddr::from(([192, 0, (n >> 8) as u8, n as u8], 80));

@@ -113,8 +113,9 @@ pub(super) struct Limited {
     hits: f64,
     /// What the kernel had counted at the last look.
     counted: RouterLimited,
-    /// Connections per second, as the kernel has it.
+    /// Connections per second, as the kernel has it, and for how long it has had one.
     rate: Option<f64>,
+    lasts: Nanos,
 }
 
 /// What is new at a destination: SYNs that took tokens, and first ones that were refused.
@@ -128,6 +129,11 @@ impl Limited {
 
     pub(super) const fn rate(&self) -> Option<f64> {
         self.rate
+    }
+
+    /// For how long it has had one.
+    pub(super) fn lasts(&self) -> Option<Nanos> {
+        self.rate.map(|_| self.lasts)
     }
 
     pub(super) const fn hits(&self) -> f64 {
@@ -178,6 +184,7 @@ impl Limited {
         let burst = limit.burst.round().clamp(BURST.0, BURST.1) as u32;
         let bucket = BucketSpec::new(Rate::per_second(limit.rate), burst, Action::Drop);
         // Also where it fails: what the kernel has may be this one.
+        self.lasts = self.lasts().map_or(Nanos::ZERO, |lasts| lasts + period);
         self.rate = Some(limit.rate);
         counted.set_limit(place, Some(&bucket))
     }

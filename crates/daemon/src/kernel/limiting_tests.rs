@@ -400,6 +400,50 @@ fn a_crowd_that_was_limited_is_not_usual_after_an_hour() {
     assert!(servers.limit(0).is_some(), "{:?}", servers.world.crowds.now(servers.world.now));
 }
 
+/// A daemon that is killed during a limit, and started again: of the kernel's part nothing is left.
+#[test]
+fn a_limit_holds_in_the_next_process() {
+    let crowd = |at| if at == 0 { MANY } else { FEW };
+    let mut servers = Servers::crowded(2, &mode("enforce"));
+    let (kept, then) = (servers.world.crowds.kept(), servers.limit(0).unwrap());
+    assert!(kept.len() == 1 && kept[0].limited, "{kept:?}");
+    let addresses = Vec::from_iter(servers.world.crowds.watched.values().map(|one| one.address));
+    let now = servers.world.now + Nanos::from_secs(2);
+    let mut crowds = FlashCrowds::default();
+    crowds.restore(kept, Nanos::from_secs(2));
+    servers.world = World { fake: World::new(2).fake, crowds, now };
+    servers.intends(&mode("enforce"));
+    servers.sweeps(1, crowd);
+    let World { fake, crowds, now } = &mut servers.world;
+    crowds.watch(fake, addresses.iter().enumerate(), *now);
+    let told = servers.sweeps(12, crowd);
+    assert!(told.len() == 1 && told[0].contains("limited to"), "{told:?}");
+    let limit = servers.limit(0).unwrap();
+    assert!((0.6 * then..=1.7 * then).contains(&limit), "{limit} after {then}");
+    servers.run(30, crowd);
+    assert!(servers.limit(0).is_some() && servers.limit(1).is_none());
+    let told = servers.run(60, |_| FEW).join("; ");
+    assert!(told.contains("limited no longer") && told.contains("crowd ended"), "{told}");
+}
+
+/// Limits that come and go in seconds fill no history.
+#[test]
+fn of_one_destination_few_limits_are_events() {
+    let mut servers = Servers::crowded(1, &mode("enforce"));
+    let mut told = Vec::new();
+    for _ in 0..8 {
+        servers.intends(&mode("shadow"));
+        told.extend(servers.run(2, |_| MANY));
+        servers.intends(&mode("enforce"));
+        told.extend(servers.run(2, |_| MANY));
+    }
+    let begun = told.iter().filter(|text| text.contains("limited to")).count();
+    assert!((2..=LIMIT_EVENTS_EACH).contains(&begun), "{told:?}");
+    let ended = told.iter().filter(|text| text.contains("limited no longer")).count();
+    assert!((begun..=begun + 1).contains(&ended), "{told:?}");
+    assert!(servers.limit(0).is_some());
+}
+
 #[test]
 fn a_service_that_limits_its_destination_is_not_limited_twice() {
     let limit = ", limit: {mode: enforce}";

@@ -4,6 +4,7 @@
 
 use super::crowds::{BUSY, FlashCrowds};
 use super::limiting::LimitIntent;
+use crate::state::KeptCrowd;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -173,11 +174,22 @@ impl Measured {
         self.intent.release(limits && dataplane.released().unwrap_or(true));
         let intended = self.crowds.intend(router, &self.intent, now);
         let swept = router.sweep().and_then(|_| self.crowds.swept(router, now, sample));
-        let swept = swept.and(intended);
+        let awaited = look_for_crowds(router, &mut self.crowds, now);
+        let swept = swept.and(intended).and(awaited);
         // What is shown does not stand still where a sweep fails.
         let looked = if due { self.look(now) } else { Ok(()) };
         self.failed = swept.and(looked).err().map(|error| error.to_string());
         self.tell(now);
+    }
+
+    /// What the next process needs.
+    pub(super) fn kept(&self) -> Vec<KeptCrowd> {
+        self.crowds.kept()
+    }
+
+    /// What the process before kept, so long ago.
+    pub(super) fn restore(&mut self, kept: Vec<KeptCrowd>, age: Nanos) {
+        self.crowds.restore(kept, age);
     }
 
     fn tell(&mut self, now: Nanos) {
@@ -268,6 +280,20 @@ impl Measured {
         self.before = Some((now, kept));
         Ok(())
     }
+}
+
+/// Destinations for which crowds of the process before wait are watched as soon as they are known.
+fn look_for_crowds(router: &Router, crowds: &mut FlashCrowds, now: Nanos) -> Result<(), Error> {
+    if !crowds.waits(now) {
+        return Ok(());
+    }
+    let read = router.destinations()?;
+    let mut known = Vec::from_iter(read.iter().map(|(place, address, _)| (*place, address)));
+    known.retain(|(_, address)| crowds.waits_for(address));
+    if !known.is_empty() {
+        crowds.watch(router, known.into_iter(), now);
+    }
+    Ok(())
 }
 
 /// Before anything was measured.

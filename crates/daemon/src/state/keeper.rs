@@ -6,13 +6,14 @@
 //! at most that often, and at once when shedding begins or ends; and for a successor.
 
 use super::{
-    BYTES_MAX, CONTROLLER_BYTES_MAX, Commanded, Kept, KeptCommands, LIMITS_AGE_MAX, State,
-    StateError, Store, decode, encode, identity,
+    BYTES_MAX, CONTROLLER_BYTES_MAX, Commanded, Kept, KeptCommands, KeptCrowd, LIMITS_AGE_MAX,
+    State, StateError, Store, decode, encode, identity,
 };
 use crate::governor::Governor;
 use crate::overrides::Overrides;
+use crate::plane::Plane;
 use std::collections::BTreeMap;
-use tidegate_config::ServiceConfig;
+use tidegate_config::{Config, ServiceConfig};
 use tidegate_model::Mode;
 use tidegate_model::snapshot::Restored;
 use tidegate_units::Nanos;
@@ -41,6 +42,7 @@ pub struct Keeper {
 pub(crate) struct Found {
     /// By name of the service.
     pub(crate) services: BTreeMap<String, Kept>,
+    pub(crate) crowds: Vec<KeptCrowd>,
     pub(crate) age: Nanos,
     /// Why there is nothing, where something was there.
     pub(crate) fault: Option<String>,
@@ -114,9 +116,9 @@ impl Keeper {
         }
         match decode(&bytes, &self.store.here()) {
             Ok((state, age)) => {
-                let State { version, services, .. } = state;
+                let State { version, services, crowds, .. } = state;
                 tracing::info!(%age, version, services = services.len(), "found a state");
-                Found { services, age, fault: None }
+                Found { services, crowds, age, fault: None }
             }
             // As it should be after a boot, or a long stop.
             Err(error @ (StateError::OtherBoot | StateError::Old(_))) => {
@@ -135,7 +137,7 @@ impl Keeper {
         &mut self,
         now: Nanos,
         services: &[ServiceConfig],
-        governors: &[Governor],
+        (governors, plane): (&[Governor], &dyn Plane),
     ) -> StateSaved {
         let saved = *self.saved.get_or_insert(now);
         let shedding = governors.iter().map(|governor| governor.limits.why.shedding);
@@ -147,7 +149,7 @@ impl Keeper {
             return Ok(0);
         }
         self.saved = Some(now);
-        self.save(services, governors)
+        self.save(services, (governors, plane))
     }
 
     /// Writes now.
@@ -157,7 +159,7 @@ impl Keeper {
     pub(crate) fn save(
         &mut self,
         services: &[ServiceConfig],
-        governors: &[Governor],
+        (governors, plane): (&[Governor], &dyn Plane),
     ) -> StateSaved {
         self.shedding = governors.iter().map(|governor| governor.limits.why.shedding).collect();
         let here = self.store.here();
@@ -166,11 +168,14 @@ impl Keeper {
             let limits = governor.limits.clone();
             (service.name.clone(), Kept { identity: identity(service), limits, controller })
         });
+        let mut crowds = plane.kept_crowds();
+        crowds.retain(|crowd| fits(&crowd.destination.to_string(), &crowd.detector));
         let state = State {
             boot: here.boot,
             at: here.now,
             version: self.version.clone(),
             services: kept.collect(),
+            crowds,
         };
         let bytes = encode(&state).map_err(|error| error.to_string())?;
         debug_assert!(bytes.len() <= BYTES_MAX);
@@ -186,16 +191,34 @@ impl Keeper {
     }
 }
 
-fn fits(service: &str, value: &serde_json::Value) -> bool {
+fn fits(of: &str, value: &serde_json::Value) -> bool {
     let length = serde_json::to_vec(value).map_or(usize::MAX, |bytes| bytes.len());
     if length > CONTROLLER_BYTES_MAX {
-        tracing::debug!(service, length, "what its controller keeps is too large");
+        tracing::debug!(of, length, "what its controller keeps is too large");
     }
     length <= CONTROLLER_BYTES_MAX
 }
 
+/// Gives services and routers what is kept of them: what each service got, and what was wrong.
+pub(crate) fn take(
+    keeper: Option<&mut Keeper>,
+    config: &Config,
+    governors: &mut [Governor],
+    plane: &mut dyn Plane,
+) -> (BTreeMap<String, Restored>, Option<String>) {
+    let mut found = keeper.map(Keeper::take).unwrap_or_default();
+    let mut restored = BTreeMap::new();
+    for (service, governor) in config.services.iter().zip(governors) {
+        let kept = found.services.remove(&service.name);
+        let got = kept.and_then(|kept| restore(service, governor, kept, found.age));
+        restored.extend(got.map(|got| (service.name.clone(), got)));
+    }
+    plane.restore_crowds(found.crowds, found.age);
+    (restored, found.fault)
+}
+
 /// Gives a service what is kept of it.
-pub(crate) fn restore(
+fn restore(
     service: &ServiceConfig,
     governor: &mut Governor,
     kept: Kept,

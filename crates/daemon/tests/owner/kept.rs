@@ -3,10 +3,11 @@
 //! wrong with it does any harm.
 
 use crate::world::*;
+use serde_json::json;
 use std::io;
 use std::sync::{Arc, Mutex};
 use tidegate_daemon::state::{
-    Here, Keeper, LEARNED_AGE_MAX, LIMITS_AGE_MAX, Store, decode, encode,
+    Here, Keeper, KeptCrowd, LEARNED_AGE_MAX, LIMITS_AGE_MAX, Store, decode, encode,
 };
 use tidegate_model::snapshot::Restored;
 use tidegate_units::{Nanos, Rate};
@@ -134,6 +135,31 @@ fn a_killed_process_leaves_what_it_learned_and_the_next_goes_on_with_it() {
     assert_eq!(snapshot.services[0].restored, restored(true));
     assert_eq!(snapshot.services[1].restored, restored(false), "one that keeps nothing");
     assert!(snapshot.warnings.is_empty(), "{:?}", snapshot.warnings);
+}
+
+#[test]
+fn flash_crowds_behind_a_router_go_to_the_next_process() {
+    let store = FakeStore::default();
+    let crowd = KeptCrowd {
+        destination: ([192, 0, 2, 1], 80).into(),
+        lasted: Nanos::from_secs(30),
+        why: "its server".into(),
+        told: true,
+        limited: true,
+        sample: 1,
+        detector: json!({"version": 1}),
+    };
+    let keeper = Keeper::new(Box::new(store.clone()), "test".into());
+    let plane = FakePlane::default();
+    plane.0.lock().unwrap().crowds.push(crowd.clone());
+    ticks(&mut World::with_keeper(LEARNS, None, plane.clone(), Some(keeper)), 35);
+    let (first, age) = plane.0.lock().unwrap().restored_crowds.take().unwrap();
+    assert_eq!((first, age), (vec![], Nanos::ZERO), "there was no process before");
+    store.age_by(Nanos::from_secs(2));
+    let keeper = Keeper::new(Box::new(store), "test".into());
+    World::with_keeper(LEARNS, None, plane.clone(), Some(keeper));
+    let restored = plane.0.lock().unwrap().restored_crowds.take();
+    assert_eq!(restored, Some((vec![crowd], Nanos::from_secs(2))));
 }
 
 #[test]

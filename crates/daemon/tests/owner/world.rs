@@ -16,7 +16,7 @@ use tidegate_daemon::plane::{
     Counted, Counters, Heard, Lifecycle, PlaneError, RequestCounts, Said, Senses,
 };
 use tidegate_daemon::record::Books;
-use tidegate_daemon::state::{Keeper, KeptCommands};
+use tidegate_daemon::state::{Keeper, KeptCommands, KeptCrowd};
 use tidegate_daemon::{Makers, modes_of};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::signals::{
@@ -89,6 +89,9 @@ pub(crate) struct Memory {
     pub(crate) verdicts: Vec<VerdictCount>,
     /// So many requests are refused in each tick, by place of the bucket.
     pub(crate) bucket_refused: Vec<u64>,
+    /// Flash crowds that are there, and those that it was to go on with.
+    pub(crate) crowds: Vec<KeptCrowd>,
+    pub(crate) restored_crowds: Option<(Vec<KeptCrowd>, Nanos)>,
 }
 
 #[derive(Clone, Default)]
@@ -220,6 +223,14 @@ impl Lifecycle for FakePlane {
 
     fn commit(&mut self) -> Vec<String> {
         Vec::new()
+    }
+
+    fn kept_crowds(&self) -> Vec<KeptCrowd> {
+        self.0.lock().unwrap().crowds.clone()
+    }
+
+    fn restore_crowds(&mut self, kept: Vec<KeptCrowd>, age: Nanos) {
+        self.0.lock().unwrap().restored_crowds = Some((kept, age));
     }
 
     fn reassert(&mut self) -> Vec<String> {

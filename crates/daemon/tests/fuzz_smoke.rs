@@ -31,7 +31,7 @@ fn crowd() -> serde_json::Value {
     for tick in 0..400 {
         let (took, busy) = (state::took(tick >= 320), tick >= 300);
         let come = if busy { 75 } else { 15 };
-        let (first_attempts, refused) = (f64::from(come), 0.0);
+        let (first_attempts, refused) = (f64::from(come), f64::from(come - 15));
         let tick = state::busy(&took);
         let (connected, started) = (come, come);
         crowd.tick(&CrowdTick { first_attempts, connected, started, refused, ..tick }, true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What outlives the process is read like what a stranger wrote.
+//! State of the process before is validated like input from outside.
 
 use serde_json::Value;
 

@@ -76,12 +76,22 @@ pub struct KeptCrowd {
     pub destination: SocketAddr,
     /// For how long it had been there.
     pub lasted: Nanos,
+    /// How old this was when it was written: more than nothing if that process had not used it yet.
+    pub age: Nanos,
+    /// It was written by a process that had not used it.
+    pub carried: bool,
     /// Why it was slow, in its words.
     pub why: String,
     /// Its begin was an event.
     pub told: bool,
     /// It had a limit.
     pub limited: bool,
+    /// How long ago it had one last.
+    pub had_limit: Option<Nanos>,
+    /// SYNs that were refused in it, and would have been.
+    pub refused: u64,
+    /// See `refused`.
+    pub would_refuse: u64,
     /// One connection of so many was followed.
     pub sample: u32,
     /// What its detector knows, in its own words.
@@ -237,6 +247,11 @@ mod tests {
             crowds: vec![KeptCrowd {
                 destination: SocketAddr::from(([192, 0, 2, 1], 443)),
                 lasted: Nanos::from_secs(7),
+                age: Nanos::ZERO,
+                carried: false,
+                had_limit: Some(Nanos::ZERO),
+                refused: 17,
+                would_refuse: 0,
                 why: "its server".into(),
                 told: true,
                 limited: false,

@@ -36,7 +36,9 @@ fn crowd() -> serde_json::Value {
         let (connected, started) = (come, come);
         crowd.tick(&CrowdTick { first_attempts, connected, started, refused, ..tick }, true);
     }
-    crowd.kept().unwrap()
+    let kept = crowd.kept().unwrap();
+    assert_eq!(kept["limit"]["on"], true);
+    kept
 }
 
 fn keep() -> [Vec<u8>; 3] {
@@ -48,6 +50,11 @@ fn keep() -> [Vec<u8>; 3] {
     let crowd = KeptCrowd {
         destination: ([192, 0, 2, 1], 80).into(),
         lasted: Nanos::from_secs(30),
+        age: Nanos::ZERO,
+        carried: false,
+        had_limit: Some(Nanos::ZERO),
+        refused: 17,
+        would_refuse: 0,
         why: "its server".into(),
         told: true,
         limited: true,

@@ -80,7 +80,7 @@ pub(crate) fn busy(took: &[Took]) -> CrowdTick<'_> {
         connected: 75,
         started: 75,
         completed: 15,
-        in_flight: 30,
+        in_flight: 20,
         refused: 50.0,
         ..CrowdTick::default()
     }

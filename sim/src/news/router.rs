@@ -88,8 +88,6 @@ pub(super) struct Router {
     crowds: Crowds,
     overdue: BTreeMap<u64, Nanos>,
     limited: BTreeMap<u64, f64>,
-    /// When the limits that are there began.
-    limited_since: BTreeMap<u64, Nanos>,
     bounds: BTreeMap<u64, LimitBounds>,
     ticks: u64,
     pub(super) alarms: Vec<Alarm>,
@@ -123,7 +121,6 @@ impl Router {
             crowds: Crowds::default(),
             overdue: BTreeMap::new(),
             limited: BTreeMap::new(),
-            limited_since: BTreeMap::new(),
             bounds: BTreeMap::new(),
             ticks: 0,
             alarms: Vec::new(),
@@ -201,7 +198,7 @@ impl Router {
         for (key, (happened, in_flight, late)) in seen {
             let took = took(&happened.durations);
             let tick = tick(&happened, &took, (in_flight, late));
-            let limits = enforced && self.may_limit(key, (excess, now));
+            let limits = enforced && self.may_limit(key, excess);
             let said = self.crowds.tick(key, &tick, limits);
             self.note(Detector::Fast, (key, now), said.alarm);
             if said.alarm {
@@ -217,7 +214,7 @@ impl Router {
             }
         }
         if enforced {
-            self.limit_own(limited, now);
+            self.limit_own(limited);
         }
     }
 
@@ -234,16 +231,13 @@ impl Router {
         }
     }
 
-    /// Only hot destinations that have a part in the crowd are limited, as in the product; one that has a limit keeps it,
-    /// unless that began by mistake.
-    fn may_limit(&self, key: u64, (excess, now): (f64, Nanos)) -> bool {
-        match self.limited_since.get(&key) {
-            Some(since) => self.crowds.keeps(key, excess, now.since(*since)),
-            None => self.hot.is_hot(key, Share::new(HOT)) && self.crowds.takes_part(key, excess),
-        }
+    /// Only hot destinations that have a part in the crowd are limited, as in the product; one that has a limit keeps it.
+    fn may_limit(&self, key: u64, excess: f64) -> bool {
+        self.limited.contains_key(&key)
+            || self.hot.is_hot(key, Share::new(HOT)) && self.crowds.takes_part(key, excess)
     }
 
-    fn limit_own(&mut self, limited: BTreeMap<u64, BucketSpec>, now: Nanos) {
+    fn limit_own(&mut self, limited: BTreeMap<u64, BucketSpec>) {
         let mut in_force = BTreeMap::new();
         let mut limits = Vec::new();
         for (key, bucket) in limited {
@@ -252,8 +246,6 @@ impl Router {
                 limits.push(CrowdLimit { key, bucket });
             }
         }
-        self.limited_since.retain(|key, _| in_force.contains_key(key));
-        in_force.keys().for_each(|key| _ = self.limited_since.entry(*key).or_insert(now));
         self.limited = in_force;
         self.set(CrowdRule::Own, &limits);
     }

@@ -23,7 +23,8 @@ pub struct LimitBounds {
 
 impl LimitBounds {
     /// What is in force after a tick of such a length in which so many connections were opened. `wanted`: what the
-    /// law says, `None`: no limit. `least`: connections per second.
+    /// law says, `None`: no limit. `least`: connections per second. What falls by half at most is what the tokens lead to: when
+    /// more of them lead to an exchange, fewer are given at once.
     pub fn hold(
         &mut self,
         (period, connected): (Nanos, f64),
@@ -38,9 +39,10 @@ impl LimitBounds {
             Some(before) => before * libm::pow(FALLS, s),
             None => BEGINS * self.passes,
         };
-        let rate = wanted.map(|wanted| wanted.rate.max(above).max(least).clamp(RATE.0, RATE.1));
-        self.before = rate;
-        rate.map(limit)
+        let led = wanted.map(|wanted| (wanted.rate * wanted.leads).max(above).max(RATE.0));
+        self.before = led;
+        let rate = led.zip(wanted).map(|(led, wanted)| (led / wanted.leads).max(least));
+        rate.map(|rate| limit(rate.clamp(RATE.0, RATE.1)))
     }
 
     /// The limit that was there says nothing of the next.
@@ -56,7 +58,7 @@ mod tests {
     const HALF: Nanos = Nanos::from_millis(500);
 
     fn wants(rate: f64) -> Option<CrowdLimit> {
-        Some(CrowdLimit { rate, burst: 2.0 })
+        Some(CrowdLimit { rate, burst: 2.0, leads: 1.0 })
     }
 
     /// So many ticks with ten connections each.
@@ -84,6 +86,20 @@ mod tests {
         near(held(&mut bounds, 1, wants(0.1)), 10.0);
         assert_eq!(held(&mut bounds, 1, None), None);
         near(held(&mut bounds, 1, wants(1e9)), 1e6);
+    }
+
+    /// A limit that was divided by the share of its tokens that lead to an exchange is not held up there when all of them do.
+    #[test]
+    fn what_the_tokens_lead_to_is_bounded_and_not_their_number() {
+        let mut bounds = LimitBounds::default();
+        let raised = CrowdLimit { rate: 200.0, burst: 2.0, leads: 0.25 };
+        assert_eq!(held(&mut bounds, 20, Some(raised)), Some(200.0));
+        assert_eq!(held(&mut bounds, 1, wants(50.0)), Some(50.0));
+        let fell = held(&mut bounds, 2, wants(1.0));
+        assert!(fell.is_some_and(|fell| (24.9..25.1).contains(&fell)), "{fell:?}");
+        let strict = CrowdLimit { rate: 0.4, burst: 2.0, leads: 0.25 };
+        let least = held(&mut bounds, 40, Some(strict));
+        assert_eq!(least, Some(1.5), "what the operator wants passes in any case");
     }
 
     /// The bucket is that of the rate that holds.

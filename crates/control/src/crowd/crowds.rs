@@ -12,10 +12,6 @@ const HEARD: f64 = 0.5;
 /// Who brings less than this share of what is beyond the usual, and less than twice its own usual, has no part in the
 /// crowd.
 const PART: f64 = 0.1;
-/// With half as much a young limit goes: at its beginning what others bring was not seen yet.
-const PART_LEFT: f64 = 0.05;
-/// A limit is young for so long. Later what is beyond the usual is what the limit left.
-const YOUNG: Nanos = Nanos::from_secs(10);
 
 /// Why a destination is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,14 +108,6 @@ impl Crowds {
         own.is_some_and(|own| own.is_doubled() || own.excess() >= PART * excess)
     }
 
-    /// Whether a destination that has had a limit for so long keeps it.
-    #[must_use]
-    pub fn keeps(&self, key: u64, excess: f64, since: Nanos) -> bool {
-        let own = self.all.get(&key);
-        let left = |own: &Crowd| own.is_doubled() || own.excess() >= PART_LEFT * excess;
-        since > YOUNG || own.is_some_and(left)
-    }
-
     /// What the next process needs of a destination with a crowd.
     #[must_use]
     pub fn kept(&self, key: u64) -> Option<Value> {
@@ -191,23 +179,6 @@ mod tests {
         assert!(crowds.takes_part(1, crowds.excess()) && crowds.excess() == 0.0, "nobody is slow");
         (0..80).for_each(|_| _ = run(&mut crowds, 1, (1, 12, 40)));
         assert!(crowds.takes_part(1, crowds.excess()), "it is slow alone");
-    }
-
-    /// A limit that began on a bystander goes within its first seconds; one of a crowd, or an old one, stays.
-    #[test]
-    fn a_young_limit_without_a_part_goes() {
-        let mut crowds = Crowds::default();
-        for key in [1, 2] {
-            assert!(!run(&mut crowds, key, (400, 10, 30)));
-        }
-        for _ in 0..80 {
-            run(&mut crowds, 1, (1, 60, 40));
-            run(&mut crowds, 2, (1, 11, 40));
-        }
-        let (excess, second) = (crowds.excess(), Nanos::from_secs(1));
-        assert!(crowds.keeps(1, excess, second) && !crowds.keeps(2, excess, second));
-        assert!(crowds.keeps(2, excess, Nanos::from_secs(11)), "it is not looked at again");
-        assert!(!crowds.keeps(3, excess, second), "nothing is known of it");
     }
 
     #[test]

@@ -77,8 +77,8 @@ impl Demand {
         json!({"seen_s": self.seen_s, "now": self.now, "scales": scales})
     }
 
-    /// Goes on from there; `None`: it is of no use.
-    pub(super) fn take(value: &Value) -> Option<Self> {
+    /// Goes on from there; `goes_on`: what came then comes now, and else what is usual. `None`: it is of no use.
+    pub(super) fn take(value: &Value, goes_on: bool) -> Option<Self> {
         let rate = (0.0, RATE_CEILING);
         let mut demand = Self {
             seen_s: number(value, "seen_s", (0.0, SEEN_S_MAX))?,
@@ -93,6 +93,9 @@ impl Demand {
             let [mean, variance] = kept.as_array()?.as_slice() else { return None };
             scale.mean = within(mean, rate)?;
             scale.variance = within(variance, (0.0, RATE_CEILING * RATE_CEILING))?;
+        }
+        if !goes_on {
+            demand.now = demand.usual();
         }
         Some(demand)
     }

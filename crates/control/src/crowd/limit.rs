@@ -68,8 +68,8 @@ const TOKENS_LEAST: f64 = 5.0;
 /// no limit then: it is no fault of the limit, and the crowd is still there.
 const UNUSED_S: f64 = 10.0;
 const UNUSED_PAUSE_S: f64 = 10.0;
-/// The tokens of one tick count at once if they lead further, less so many standard deviations, each half over the root
-/// of their number at most.
+/// Of one tick the lower bound of this share counts as well: so many standard deviations below it. That of n tokens
+/// is at most 1/(2√n).
 const CERTAIN: f64 = 2.0;
 /// For so long a limit without effect is not tried again: at first, and at most.
 const PAUSE_S: (f64, f64) = (60.0, 480.0);
@@ -81,6 +81,8 @@ pub struct CrowdLimit {
     pub rate: f64,
     /// Bucket, in connections; at least 2: half of it is for first attempts.
     pub burst: f64,
+    /// Share of its tokens that leads to an exchange, by which the rate is divided: from a quarter to 1.
+    pub leads: f64,
 }
 
 /// What a tick shows of a destination.
@@ -181,7 +183,7 @@ impl Begun {
     fn leads(&self, shown: &Shown) -> f64 {
         let mut now = Led::default();
         now.add(shown);
-        let at_least = now.share() - CERTAIN * 0.5 / now.tokens.sqrt().max(1.0);
+        let at_least = now.share() - CERTAIN * 0.5 / libm::sqrt(now.tokens).max(1.0);
         let certain = if now.tokens < TOKENS_LEAST { LEADS } else { at_least };
         self.lately.share().max(certain).max(LEADS)
     }
@@ -284,25 +286,38 @@ impl Limit {
             "on": self.is_on(),
             "mu": self.mu,
             "best": self.best,
+            "begins": self.begins,
             "came": self.came,
             "needs_s": self.needs_s,
+            "since_end_s": self.since_end_s.min(SOON_S),
+            "pause_s": self.pause_s,
+            "next_pause_s": self.next_pause_s,
+            "tokens_unused": self.taken_back == Some(TakenBack::TokensUnused),
         })
     }
 
-    /// Goes on from there; `now`: with the limit that was there. `None`: it is of no use.
-    pub(super) fn take(value: &Value, now: bool) -> Option<Self> {
-        let rate = (0.0, RATE_CEILING);
-        let mu = number(value, "mu", rate)?;
+    /// Goes on from there, so many seconds later. `goes_on`: with the limit that was there, or the pause; else what
+    /// came then says nothing of now. `None`: it is of no use.
+    pub(super) fn take(value: &Value, (goes_on, age_s): (bool, f64)) -> Option<Self> {
+        let rate = |name| number(value, name, (0.0, RATE_CEILING));
+        let [mu, best, begins, came] = [rate("mu")?, rate("best")?, rate("begins")?, rate("came")?];
+        let on = value.get("on")?.as_bool()?;
+        let unused = value.get("tokens_unused")?.as_bool()?;
         let mut limit = Self {
-            mu,
-            best: number(value, "best", rate)?,
-            begins: mu,
-            came: number(value, "came", rate)?,
-            seen_s: MU_S.max(CAME_S),
+            best: best * libm::exp(-age_s / BEST_S),
+            needs_s: number(value, "needs_s", QUIET_S)?,
+            since_end_s: number(value, "since_end_s", (0.0, SOON_S))? + age_s,
+            pause_s: (number(value, "pause_s", (0.0, PAUSE_S.1))? - age_s).max(0.0),
+            next_pause_s: number(value, "next_pause_s", PAUSE_S)?,
             ..Self::default()
         };
-        let needs_s = number(value, "needs_s", QUIET_S)?;
-        if value.get("on")?.as_bool()? && now {
+        if goes_on {
+            (limit.mu, limit.begins, limit.came, limit.seen_s) = (mu, begins, came, MU_S);
+        }
+        let why = if unused { TakenBack::TokensUnused } else { TakenBack::NoEffect };
+        limit.taken_back = (limit.pause_s > 0.0).then_some(why);
+        if on && goes_on {
+            let needs_s = limit.needs_s;
             limit.begin();
             limit.needs_s = needs_s;
         }
@@ -381,7 +396,8 @@ impl Limit {
             true => (best + off * (best - mu), GAIN.0),
             false => (best, GAIN.1),
         };
-        Some(limit((base * (1.0 + gain * off)).max(0.1) / (per_connection * leads)))
+        let rate = (base * (1.0 + gain * off)).max(0.1) / (per_connection * leads);
+        Some(CrowdLimit { leads, ..limit(rate) })
     }
 
     const fn take_back(&mut self, why: TakenBack) {
@@ -405,7 +421,7 @@ impl Limit {
 
 /// A rate with its bucket.
 pub(super) const fn limit(rate: f64) -> CrowdLimit {
-    CrowdLimit { rate, burst: (rate * BURST_S).max(2.0) }
+    CrowdLimit { rate, burst: (rate * BURST_S).max(2.0), leads: 1.0 }
 }
 
 #[cfg(test)]
@@ -580,7 +596,7 @@ mod tests {
         let mut plant = Plant::new();
         plant.run(60, 20.0, false);
         assert!(plant.run(60, 300.0, true));
-        plant.spoofed = 900.0;
+        plant.spoofed = 700.0;
         assert!(plant.run(60, 300.0, true));
         assert!(plant.rates.last().is_some_and(|rate| *rate > 2.0 * plant.capacity));
         plant.spoofed = 0.0;

@@ -125,14 +125,17 @@ struct Alarm {
     slow: f64,
     /// Its begin is an event.
     told: bool,
-    /// What was counted before it.
+    /// What was counted before it, and refused of it by processes before.
     before: DestinationCounts,
+    earlier: (u64, u64),
 }
 
-/// A limit whose begin is an event.
+/// A limit as it was told, or not.
 #[derive(Debug)]
 struct Told {
     mode: Mode,
+    /// Its begin is an event.
+    is_event: bool,
     since: Nanos,
     /// SYNs that were beyond limits before it.
     beyond: u64,
@@ -354,7 +357,8 @@ impl FlashCrowds {
                 continue;
             }
             let Some(tick) = one.tick(counted, *place, (now, period)) else { continue };
-            let spared = one.spared(intent, (&self.detectors, *place as u64), beside);
+            let part = self.detectors.takes_part(*place as u64, beside.1);
+            let spared = one.spared(intent, (beside.0, part));
             let mode = intent.now().filter(|_| spared.is_none());
             let enforced = mode == Some(Mode::Enforce);
             let scale = Scale { period, sample, enforced, flooded };
@@ -411,7 +415,8 @@ impl FlashCrowds {
                 let told = self.told.len() < EVENTS_MAX
                     && one.told.is_none_or(|then| now.since(then) >= EVENT_EVERY);
                 let (slow, before) = (said.slow, one.counts);
-                one.alarm = Some(Alarm { since: now, last: now, why, slow, told, before });
+                let (since, last, earlier) = (now, now, (0, 0));
+                one.alarm = Some(Alarm { since, last, why, slow, told, before, earlier });
                 self.began += 1;
                 if told {
                     one.told = Some(now);
@@ -422,7 +427,7 @@ impl FlashCrowds {
             }
             (Some(alarm), true) => {
                 (alarm.slow, alarm.last) = (said.slow, now);
-                if now.since(alarm.since) <= WHY_FOR {
+                if now.since(alarm.since) <= WHY_FOR && why != Why::Unknown {
                     alarm.why = why;
                 }
             }
@@ -446,10 +451,11 @@ impl FlashCrowds {
             let Some((rate, mode)) = holds else { continue };
             one.told_limits.retain(|then| now.since(*then) < EVENT_EVERY);
             let fits = one.told_limits.len() < LIMIT_EVENTS_EACH;
-            if fits && self.told_limits.len() < LIMIT_EVENTS_MAX {
+            let is_event = fits && self.told_limits.len() < LIMIT_EVENTS_MAX;
+            one.told_limit = Some(Told { mode, is_event, since: now, beyond: one.beyond(mode) });
+            if is_event {
                 self.told_limits.push_back(now);
                 one.told_limits.push_back(now);
-                one.told_limit = Some(Told { mode, since: now, beyond: one.beyond(mode) });
                 let (destination, shadow) = (one.address.to_string(), mode == Mode::Shadow);
                 self.events.push(What::CrowdLimited { destination, rate, shadow });
             }
@@ -466,7 +472,7 @@ impl FlashCrowds {
         let wanted = self.intent.now().is_some();
         let of = |(place, one): (&usize, &Watched)| {
             let alarm = one.alarm.as_ref()?;
-            let new = one.counts.with(alarm.before, u64::saturating_sub);
+            let (refused, would_refuse) = one.refused(alarm);
             let limit = one.limited.rate();
             let unlimited = if wanted && limit.is_none() { one.unlimited } else { "" };
             let state = CrowdState {
@@ -477,8 +483,8 @@ impl FlashCrowds {
                 slow: alarm.slow,
                 limit,
                 unlimited: unlimited.to_owned(),
-                refused: new.refused,
-                would_refuse: new.would_refuse,
+                refused,
+                would_refuse,
             };
             Some((*place, state))
         };
@@ -591,18 +597,14 @@ impl Watched {
         }
     }
 
-    /// Why it gets no limit, if so. `slow`: the handshakes of all that are slow; `excess`: what is beyond the usual there.
-    fn spared(
-        &self,
-        intent: &LimitIntent,
-        (detectors, key): (&Crowds, u64),
-        (slow, excess): (f64, f64),
-    ) -> Option<&'static str> {
+    /// Why it gets no limit, if so. `slow`: the handshakes of all that are slow; `part`: it has one in what is beyond
+    /// the usual. One that has a limit keeps it, also from one process to the next.
+    fn spared(&self, intent: &LimitIntent, (slow, part): (f64, bool)) -> Option<&'static str> {
         let (address, port) = (Some(self.address.ip()), self.address.port());
-        let why = match self.limited.lasts() {
-            Some(lasts) => (!detectors.keeps(key, excess, lasts)).then_some(BYSTANDER),
-            None if !self.limited.is_hot(slow) => Some(COLD),
-            None => (!detectors.takes_part(key, excess)).then_some(BYSTANDER),
+        let why = match self.limited.goes_on() {
+            true => None,
+            false if !self.limited.is_hot(slow) => Some(COLD),
+            false => (!part).then_some(BYSTANDER),
         };
         intent.spares(Listen { address, port, protocol: Protocol::Tcp }).or(why)
     }
@@ -623,7 +625,7 @@ impl Watched {
 
     /// Its limit is there no longer, or holds in another way; the event, if its begin was one.
     fn end_limit(&mut self, now: Nanos) -> Option<What> {
-        let told = self.told_limit.take()?;
+        let told = self.told_limit.take().filter(|told| told.is_event)?;
         let (destination, why) = (self.address.to_string(), self.unlimited.to_owned());
         let refused = self.beyond(told.mode).saturating_sub(told.beyond);
         let (lasted, shadow) = (now.since(told.since), told.mode == Mode::Shadow);
@@ -749,8 +751,7 @@ impl Watched {
         let alarm = self.alarm.take()?;
         let (destination, why) = (self.address.to_string(), alarm.why.text().to_owned());
         let lasted = alarm.last.since(alarm.since);
-        let new = self.counts.with(alarm.before, u64::saturating_sub);
-        let (refused, would_refuse) = (new.refused, new.would_refuse);
+        let (refused, would_refuse) = self.refused(&alarm);
         alarm.told.then_some(What::CrowdEnded { destination, why, lasted, refused, would_refuse })
     }
 }

@@ -362,8 +362,10 @@ fn next_process(seconds: u64) -> World {
     assert_eq!(next.crowds.kept().len(), 1, "still waiting");
     let addresses = Vec::from_iter(before.crowds.watched.values().map(|one| one.address));
     next.fake = World::at(addresses.clone()).fake;
-    assert!(next.crowds.waits(next.now) && next.crowds.waits_for(&addresses[0]));
-    assert!(!next.crowds.waits(next.now), "it looks twice a second");
+    assert!(!next.crowds.waits(0, next.now), "no destination is known");
+    assert!(next.crowds.waits(2, next.now) && next.crowds.waits_for(&addresses[0]));
+    next.now += Nanos::from_secs(1);
+    assert!(!next.crowds.waits(2, next.now), "no other destination is known");
     next.crowds.watch(&next.fake, addresses.iter().enumerate(), next.now);
     next
 }
@@ -387,14 +389,53 @@ fn one_of_long_ago_may_be_over() {
     assert!(next.crowds.now(next.now).is_empty());
     let told = next.run(30, |at| if at == 0 { CROWD } else { CALM });
     assert!(told.len() == 1 && told[0].0 <= 10 && told[0].1.contains("began"), "{told:?}");
-    // And one whose destination does not come is not waited for.
+    // Slow, with no more than usual.
+    let mut next = next_process(300);
+    assert_eq!(next.run(30, |_| Came { completed: (2, SLOW), ..CALM }), []);
+}
+
+/// What waits is carried on to one more process, and gets older meanwhile; and it is not waited for without end.
+#[test]
+fn a_crowd_that_waits_grows_older() {
+    let minutes = |n: u64| Nanos::from_secs(60 * n);
     let mut before = World::calm(1);
     before.run(20, |_| CROWD);
-    let mut next = World::new(1);
-    next.crowds.restore(before.crowds.kept(), Nanos::ZERO);
-    assert!(next.crowds.waits(next.now));
-    next.now += Nanos::from_secs(61);
-    assert!(!next.crowds.waits(next.now) && next.crowds.kept().is_empty());
+    let restored = |kept, age| {
+        let mut next = World::at(Vec::new());
+        next.crowds.restore(kept, age);
+        next.crowds.swept(&next.fake, next.now, 1).unwrap();
+        next
+    };
+    let mut second = restored(before.crowds.kept(), minutes(40));
+    assert!(second.crowds.waits(1, second.now));
+    second.now += Nanos::from_secs(50);
+    second.crowds.swept(&second.fake, second.now, 1).unwrap();
+    let kept = second.crowds.kept();
+    assert_eq!(kept[0].age, minutes(40) + Nanos::from_secs(50));
+    let third = restored(kept.clone(), minutes(1));
+    assert!(third.crowds.waits_for(&kept[0].destination));
+    assert_eq!(third.crowds.kept(), [], "not twice");
+    assert!(!restored(kept.clone(), minutes(30)).crowds.waits_for(&kept[0].destination), "old");
+    second.now += Nanos::from_secs(11);
+    assert!(!second.crowds.waits(2, second.now) && second.crowds.kept().is_empty());
+}
+
+#[test]
+fn those_with_a_limit_and_the_most_demand_are_kept_and_another_sample_is_none() {
+    let mut world = World::calm(20);
+    let more = Came { admitted: 20, begun: 20, completed: (3, SLOW), ..NOTHING };
+    world.run(20, |at| if at == 19 { more } else { CROWD });
+    assert_eq!(world.crowds.now(world.now).len(), 20);
+    let kept = world.crowds.kept();
+    assert_eq!(kept.len(), kept::KEPT_MAX);
+    assert_eq!(kept[0].destination.ip().to_string(), "192.0.2.19");
+    let mut next = World::at(Vec::new());
+    let first = kept[0].destination;
+    next.crowds.restore(kept, Nanos::ZERO);
+    next.crowds.swept(&next.fake, next.now, 2).unwrap();
+    next.fake = World::new(1).fake;
+    next.crowds.watch(&next.fake, [(0, &first)].into_iter(), next.now);
+    assert!(next.crowds.now(next.now).is_empty());
 }
 
 #[test]

@@ -113,9 +113,10 @@ pub(super) struct Limited {
     hits: f64,
     /// What the kernel had counted at the last look.
     counted: RouterLimited,
-    /// Connections per second, as the kernel has it, and for how long it has had one.
+    /// Connections per second, as the kernel has it.
     rate: Option<f64>,
-    lasts: Nanos,
+    /// It had one in the process before.
+    resumes: bool,
 }
 
 /// What is new at a destination: SYNs that took tokens, and first ones that were refused.
@@ -131,9 +132,14 @@ impl Limited {
         self.rate
     }
 
-    /// For how long it has had one.
-    pub(super) fn lasts(&self) -> Option<Nanos> {
-        self.rate.map(|_| self.lasts)
+    /// It had one in the process before, and has it again if the law still wants it.
+    pub(super) const fn resume(&mut self) {
+        self.resumes = true;
+    }
+
+    /// Whether it had one up to now.
+    pub(super) const fn goes_on(&self) -> bool {
+        self.rate.is_some() || self.resumes
     }
 
     pub(super) const fn hits(&self) -> f64 {
@@ -180,11 +186,11 @@ impl Limited {
         (wanted, intent): (Option<CrowdLimit>, &LimitIntent),
     ) -> Result<(), Error> {
         let held = self.bounds.hold((period, connected), wanted, intent.least);
+        self.resumes = false;
         let Some(limit) = held else { return self.lift(counted, place) };
         let burst = limit.burst.round().clamp(BURST.0, BURST.1) as u32;
         let bucket = BucketSpec::new(Rate::per_second(limit.rate), burst, Action::Drop);
         // Also where it fails: what the kernel has may be this one.
-        self.lasts = self.lasts().map_or(Nanos::ZERO, |lasts| lasts + period);
         self.rate = Some(limit.rate);
         counted.set_limit(place, Some(&bucket))
     }

@@ -407,6 +407,8 @@ fn a_limit_holds_in_the_next_process() {
     let mut servers = Servers::crowded(2, &mode("enforce"));
     let (kept, then) = (servers.world.crowds.kept(), servers.limit(0).unwrap());
     assert!(kept.len() == 1 && kept[0].limited, "{kept:?}");
+    let refused = kept[0].refused;
+    assert!(refused > 100 && refused <= servers.counts(0).refused, "{refused}");
     let addresses = Vec::from_iter(servers.world.crowds.watched.values().map(|one| one.address));
     let now = servers.world.now + Nanos::from_secs(2);
     let mut crowds = FlashCrowds::default();
@@ -422,6 +424,8 @@ fn a_limit_holds_in_the_next_process() {
     assert!((0.6 * then..=1.7 * then).contains(&limit), "{limit} after {then}");
     servers.run(30, crowd);
     assert!(servers.limit(0).is_some() && servers.limit(1).is_none());
+    let state = servers.world.crowds.now(servers.world.now).remove(&0).unwrap();
+    assert!(state.refused > refused + 100 && state.lasts > Nanos::from_secs(50), "{state:?}");
     let told = servers.run(60, |_| FEW).join("; ");
     assert!(told.contains("limited no longer") && told.contains("crowd ended"), "{told}");
 }

@@ -189,7 +189,9 @@ impl Measured {
 
     /// What the process before kept, so long ago.
     pub(super) fn restore(&mut self, kept: Vec<KeptCrowd>, age: Nanos) {
-        self.crowds.restore(kept, age);
+        if self.router.is_some() {
+            self.crowds.restore(kept, age);
+        }
     }
 
     fn tell(&mut self, now: Nanos) {
@@ -284,7 +286,7 @@ impl Measured {
 
 /// Destinations for which crowds of the process before wait are watched as soon as they are known.
 fn look_for_crowds(router: &Router, crowds: &mut FlashCrowds, now: Nanos) -> Result<(), Error> {
-    if !crowds.waits(now) {
+    if !crowds.waits(router.known()?, now) {
         return Ok(());
     }
     let read = router.destinations()?;

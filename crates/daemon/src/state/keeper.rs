@@ -194,7 +194,7 @@ impl Keeper {
 fn fits(of: &str, value: &serde_json::Value) -> bool {
     let length = serde_json::to_vec(value).map_or(usize::MAX, |bytes| bytes.len());
     if length > CONTROLLER_BYTES_MAX {
-        tracing::debug!(of, length, "what its controller keeps is too large");
+        tracing::debug!(of, length, "what is kept of it is too large");
     }
     length <= CONTROLLER_BYTES_MAX
 }

@@ -143,6 +143,11 @@ fn flash_crowds_behind_a_router_go_to_the_next_process() {
     let crowd = KeptCrowd {
         destination: ([192, 0, 2, 1], 80).into(),
         lasted: Nanos::from_secs(30),
+        age: Nanos::ZERO,
+        carried: false,
+        had_limit: Some(Nanos::ZERO),
+        refused: 17,
+        would_refuse: 0,
         why: "its server".into(),
         told: true,
         limited: true,

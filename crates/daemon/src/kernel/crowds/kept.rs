@@ -4,30 +4,32 @@
 //! A destination is known once a handshake with it was completed. So crowds wait for theirs, for a minute at most.
 
 use super::{Alarm, FlashCrowds, TICK, Watched};
-use crate::state::KeptCrowd;
+use crate::state::{KeptCrowd, LEARNED_AGE_MAX};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use tidegate_control::crowd::Why;
+use tidegate_model::router::DestinationCounts;
 use tidegate_units::Nanos;
 
 /// Crowds wait for so long.
 const WAIT: Nanos = Nanos::from_secs(60);
-/// Most crowds that are kept, first those with a limit.
-const KEPT_MAX: usize = 16;
+/// Most crowds that are kept, or taken: first those with a limit, and of these those with the most demand.
+pub(super) const KEPT_MAX: usize = 16;
 
-/// Crowds of the process before, and when they were kept.
+/// Crowds of the process before, and when they were taken.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     crowds: BTreeMap<SocketAddr, KeptCrowd>,
-    /// How old they were at the start, and when that was.
-    age: Nanos,
     since: Option<Nanos>,
+    /// When it was looked for their destinations, and how many there were.
     looked: Nanos,
+    known: usize,
 }
 
 impl Waiting {
     fn age(&self, now: Nanos) -> Nanos {
-        self.age + self.since.map_or(Nanos::ZERO, |since| now.since(since))
+        self.since.map_or(Nanos::ZERO, |since| now.since(since))
     }
 }
 
@@ -35,43 +37,46 @@ impl FlashCrowds {
     /// What the next process needs of the crowds that are there.
     pub(in crate::kernel) fn kept(&self) -> Vec<KeptCrowd> {
         let now = self.looked.map_or(Nanos::ZERO, |(then, _)| then);
-        let of = |(place, one): (&usize, &Watched)| {
-            let alarm = one.alarm.as_ref()?;
-            Some(KeptCrowd {
-                destination: one.address,
-                lasted: now.since(alarm.since),
-                why: alarm.why.text().to_owned(),
-                told: alarm.told,
-                limited: one.limited.rate().is_some(),
-                sample: self.sample,
-                detector: self.detectors.kept(*place as u64)?,
+        let alarmed = self.watched.iter().filter(|(_, one)| one.alarm.is_some());
+        let mut order: Vec<_> = alarmed
+            .map(|(place, one)| {
+                let demand = self.demand(*place) as u64;
+                (Reverse((one.limited.rate().is_some(), demand)), *place, one)
             })
-        };
-        let mut kept: Vec<KeptCrowd> = self.watched.iter().filter_map(of).collect();
-        // Those that wait themselves.
+            .collect();
+        order.sort_by_key(|(order, place, _)| (*order, *place));
+        let own = order.into_iter().take(KEPT_MAX).filter_map(|(_, place, one)| {
+            let detector = self.detectors.kept(place as u64)?;
+            one.kept(now, (self.sample, detector))
+        });
+        // Those that wait themselves are carried on once: one whose use ends a process does so once.
         let age = self.waiting.age(now);
-        let waiting = self.waiting.crowds.values().cloned();
-        kept.extend(waiting.map(|crowd| KeptCrowd { lasted: crowd.lasted + age, ..crowd }));
-        kept.sort_by_key(|crowd| !crowd.limited);
-        kept.truncate(KEPT_MAX);
-        kept
+        let waiting = self.waiting.crowds.values().filter(|crowd| !crowd.carried).cloned();
+        let waiting =
+            waiting.map(|crowd| KeptCrowd { age: crowd.age + age, carried: true, ..crowd });
+        own.chain(waiting).take(KEPT_MAX).collect()
     }
 
-    /// Crowds of the process before, kept so long ago.
+    /// Crowds of the process before, written so long ago.
     pub(in crate::kernel) fn restore(&mut self, kept: Vec<KeptCrowd>, age: Nanos) {
-        let crowds = kept.into_iter().map(|crowd| (crowd.destination, crowd)).collect();
-        self.waiting = Waiting { crowds, age, since: None, looked: Nanos::ZERO };
+        let aged = kept.into_iter().map(|crowd| KeptCrowd { age: crowd.age + age, ..crowd });
+        let young = aged.filter(|crowd| crowd.age <= LEARNED_AGE_MAX).take(KEPT_MAX);
+        let crowds = young.map(|crowd| (crowd.destination, crowd)).collect();
+        self.waiting = Waiting { crowds, ..Waiting::default() };
     }
 
-    /// Whether destinations are to be looked for now that crowds wait for.
-    pub(in crate::kernel) fn waits(&mut self, now: Nanos) -> bool {
+    /// Whether the destinations, of which there are so many, are to be looked at now for those that crowds wait for.
+    pub(in crate::kernel) fn waits(&mut self, known: usize, now: Nanos) -> bool {
         if now.since(*self.waiting.since.get_or_insert(now)) > WAIT {
             self.waiting.crowds.clear();
         }
-        let waits = !self.waiting.crowds.is_empty();
-        let due = waits && now.since(self.waiting.looked) >= TICK;
-        self.waiting.looked = if due { now } else { self.waiting.looked };
-        due
+        let Waiting { crowds, looked, known: before, .. } = &mut self.waiting;
+        let due = !crowds.is_empty() && known > *before && now.since(*looked) >= TICK;
+        if due && self.sample > 0 {
+            (*looked, *before) = (now, known);
+            return true;
+        }
+        false
     }
 
     /// Whether a crowd waits for this destination.
@@ -82,24 +87,64 @@ impl FlashCrowds {
     /// A destination that is watched from now on goes on with its crowd, if it had one.
     pub(super) fn go_on(&mut self, place: usize, one: &mut Watched, now: Nanos) {
         let Some(kept) = self.waiting.crowds.remove(&one.address) else { return };
-        let age = self.waiting.age(now);
-        let Some(why) = Why::of_text(&kept.why).filter(|_| kept.sample == self.sample) else {
-            return;
-        };
-        let Some(alarm) = self.detectors.restore(place as u64, &kept.detector, age) else {
-            tracing::debug!(destination = %one.address, "what was kept of its crowd is of no use");
-            return;
-        };
-        one.learns_until = now;
+        let age = kept.age + self.waiting.age(now);
+        let same = kept.sample == self.sample;
+        let taken = same.then(|| self.detectors.restore(place as u64, &kept.detector, age));
+        match taken.flatten() {
+            Some(alarm) => one.go_on(kept, (alarm, age, now)),
+            None => {
+                tracing::info!(destination = %one.address, same, "its flash crowd was not taken over")
+            }
+        }
+    }
+}
+
+impl Watched {
+    /// SYNs that were refused in its crowd, and would have been.
+    pub(super) const fn refused(&self, alarm: &Alarm) -> (u64, u64) {
+        let (DestinationCounts { refused, would_refuse, .. }, then) = (self.counts, alarm.before);
+        let new =
+            (refused.saturating_sub(then.refused), would_refuse.saturating_sub(then.would_refuse));
+        (new.0.saturating_add(alarm.earlier.0), new.1.saturating_add(alarm.earlier.1))
+    }
+
+    fn kept(&self, now: Nanos, (sample, detector): (u32, serde_json::Value)) -> Option<KeptCrowd> {
+        let alarm = self.alarm.as_ref()?;
+        let (refused, would_refuse) = self.refused(alarm);
+        let had = (self.had_limit > Nanos::ZERO).then(|| now.since(self.had_limit));
+        Some(KeptCrowd {
+            destination: self.address,
+            lasted: now.since(alarm.since),
+            age: Nanos::ZERO,
+            carried: false,
+            why: alarm.why.text().to_owned(),
+            told: alarm.told,
+            limited: self.limited.rate().is_some(),
+            had_limit: had,
+            refused,
+            would_refuse,
+            sample,
+            detector,
+        })
+    }
+
+    /// What was usual is known; with an alarm its crowd is there, too.
+    fn go_on(&mut self, kept: KeptCrowd, (alarm, age, now): (bool, Nanos, Nanos)) {
+        self.learns_until = now;
+        let ago = |span: Nanos| Nanos(now.0.saturating_sub(span.0));
+        self.had_limit = kept.had_limit.map_or(Nanos::ZERO, |had| ago(had + age));
         if !alarm {
             return;
         }
-        let lasted = kept.lasted + age;
-        tracing::info!(destination = %one.address, %lasted, "router: its flash crowd goes on");
-        let since = Nanos(now.0.saturating_sub(lasted.0));
-        let (told, before) = (kept.told, one.counts);
-        one.alarm = Some(Alarm { since, last: now, why, slow: 0.0, told, before });
-        one.told = told.then_some(now);
-        one.had_limit = if kept.limited { now } else { Nanos::ZERO };
+        self.told = kept.told.then_some(now);
+        let (since, before) = (ago(kept.lasted + age), self.counts);
+        tracing::info!(destination = %self.address, "router: its flash crowd goes on");
+        let why = Why::of_text(&kept.why).unwrap_or(Why::Unknown);
+        let earlier = (kept.refused, kept.would_refuse);
+        self.alarm =
+            Some(Alarm { since, last: now, why, slow: 0.0, told: kept.told, before, earlier });
+        if kept.limited {
+            self.limited.resume();
+        }
     }
 }

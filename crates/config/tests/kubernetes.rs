@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What packaging/kubernetes says has the fields that Envoy Gateway, Istio and the Gateway API know.
+//! What packaging/kubernetes says has the fields that Kubernetes, Envoy Gateway, Istio and the Gateway API know.
 //!
-//! The schemas in tests/kubernetes are those of the CRDs, of the fields that are used: a field that is
+//! The schemas in tests/kubernetes are those of Kubernetes and of the CRDs, of the fields that are used: a field that is
 //! misspelt, or of another type, is in none.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
 use serde_json::Value;
+use tidegate_config::{Registry, parse};
 
 const ENVOY_GATEWAY: &str = include_str!("../../../packaging/kubernetes/envoy-gateway.yaml");
 const ISTIO: &str = include_str!("../../../packaging/kubernetes/istio.yaml");
 const ENVOY: &str = include_str!("../../../packaging/envoy.yaml");
 const INGRESS_NGINX: &str = include_str!("../../../packaging/kubernetes/ingress-nginx.yaml");
+const NODE: &str = include_str!("../../../packaging/kubernetes/node.yaml");
 
 /// By kind.
-const SCHEMAS: [(&str, &str); 7] = [
+const SCHEMAS: [(&str, &str); 8] = [
     ("SecurityPolicy", include_str!("kubernetes/SecurityPolicy.json")),
     ("EnvoyProxy", include_str!("kubernetes/EnvoyProxy.json")),
     ("EnvoyPatchPolicy", include_str!("kubernetes/EnvoyPatchPolicy.json")),
@@ -21,9 +23,11 @@ const SCHEMAS: [(&str, &str); 7] = [
     ("AuthorizationPolicy", include_str!("kubernetes/AuthorizationPolicy.json")),
     ("EnvoyFilter", include_str!("kubernetes/EnvoyFilter.json")),
     ("MeshConfig", include_str!("kubernetes/MeshConfig.json")),
+    ("DaemonSet", include_str!("kubernetes/DaemonSet.json")),
 ];
-/// Of the kinds of Kubernetes itself.
-const PLAIN: [(&str, &str); 2] = [("Ingress", "networking.k8s.io/v1"), ("ConfigMap", "v1")];
+/// Of the other kinds of Kubernetes itself.
+const PLAIN: [(&str, &str); 3] =
+    [("Ingress", "networking.k8s.io/v1"), ("ConfigMap", "v1"), ("Namespace", "v1")];
 /// Annotations of ingress-nginx 1.15 (internal/ingress/annotations/authreq) that are used.
 const ANNOTATIONS: [&str; 3] = ["auth-url", "auth-proxy-set-headers", "auth-response-headers"];
 
@@ -103,6 +107,7 @@ fn the_examples_are_of_the_schemas() {
         ),
         (ISTIO, &["ConfigMap", "AuthorizationPolicy", "EnvoyFilter"]),
         (INGRESS_NGINX, &["Ingress", "ConfigMap", "ConfigMap"]),
+        (NODE, &["Namespace", "ConfigMap", "DaemonSet"]),
     ] {
         let documents = documents(text);
         let found: Vec<&str> = documents.iter().map(|d| d["kind"].as_str().unwrap()).collect();
@@ -173,6 +178,40 @@ fn ingress_nginx_asks_by_annotations_that_it_has() {
     for header in ["X-Tidegate-Method", "X-Tidegate-Uri", "X-Tidegate-Host", "X-Tidegate-Client"] {
         assert!(asked.contains_key(header), "{header}");
     }
+}
+
+/// The command reads the file that the ConfigMap brings, and the probes ask where the daemon listens. What is written to
+/// the disk lies in a volume. Nothing else of it is only a name that has to be right.
+#[test]
+fn the_daemon_on_a_node_finds_what_it_is_given() {
+    let documents = documents(NODE);
+    let files = documents[1]["data"].as_object().unwrap();
+    let registry = Registry::new(["fresh_first"], ["default"]);
+    let config = parse(files["tidegate.yaml"].as_str().unwrap(), &registry).unwrap();
+    let pod = &documents[2]["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let mounted = |path: &str| {
+        let mounts = container["volumeMounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|of| path.starts_with(of["mountPath"].as_str().unwrap()));
+        let name = &mount.unwrap()["name"];
+        let volumes = pod["volumes"].as_array().unwrap();
+        volumes.iter().find(|of| of["name"] == *name).unwrap().clone()
+    };
+    let command = container["command"].as_array().unwrap();
+    let path = command.last().unwrap().as_str().unwrap();
+    assert_eq!(mounted(path)["configMap"]["name"], documents[1]["metadata"]["name"]);
+    assert!(path.ends_with("/tidegate.yaml"), "{path}");
+    assert!(mounted(config.daemon.socket.to_str().unwrap())["emptyDir"].is_object());
+    assert_eq!(mounted(config.daemon.pins.to_str().unwrap())["hostPath"]["path"], "/sys/fs/bpf");
+    let http = config.daemon.http.0.unwrap();
+    for (probe, page) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        let get = &container[probe]["httpGet"];
+        assert_eq!((&get["host"], &get["path"]), (&http.ip().to_string().into(), &page.into()));
+        assert_eq!(get["port"], http.port());
+    }
+    assert_eq!((&pod["hostNetwork"], pod.get("hostPID")), (&true.into(), None));
+    let namespaces = documents[1..].iter().map(|of| &of["metadata"]["namespace"]);
+    assert!(namespaces.into_iter().all(|of| *of == documents[0]["metadata"]["name"]));
 }
 
 /// The check itself finds what is wrong.

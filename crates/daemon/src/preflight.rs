@@ -5,8 +5,8 @@ mod in_use;
 mod place;
 
 pub(crate) use place::{
-    Above, above, behind_bridges, inner_bridge, inner_port, listens, listens_here, on_top,
-    serves_here, uplinks,
+    Above, above, behind_bridges, inner_bridge, inner_port, is_own_page, listens, listens_here,
+    on_top, serves_here, uplinks,
 };
 
 use crate::account::{Account, not_written, unreadable};

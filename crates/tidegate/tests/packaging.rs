@@ -103,15 +103,17 @@ fn the_unit_watches_the_loop() {
     assert!((1..10).contains(&watchdog), "{watchdog} s");
 }
 
-/// The example passes its own check (without a look at this system).
+/// The examples pass their own check (without a look at this system).
 #[test]
-fn the_example_is_a_sound_configuration() {
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/tidegate.yaml");
-    let out = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["check", "--no-system", "-c", example])
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+fn the_examples_are_sound_configurations() {
+    for name in ["tidegate.yaml", "docker.yaml"] {
+        let example = format!("{}/../../packaging/{name}", env!("CARGO_MANIFEST_DIR"));
+        let out = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["check", "--no-system", "-c", &example])
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
+    }
 }
 
 /// What systemd itself finds in the unit: keys that it does not know, values that it does not take.

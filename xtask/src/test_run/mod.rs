@@ -152,7 +152,7 @@ const BESIDE: [(&str, Programs); 3] = [
                     "tls_live",
                 ],
             ),
-            ("tidegate", &["places", "router"]),
+            ("tidegate", &["places", "router", "router_node"]),
         ],
     ),
 ];

@@ -6,7 +6,7 @@
 //! A service with `namespace` and `target` is none of these: its connections are looked at where they are opened.
 //! Nor is one behind a gateway, whose clients the gateway sees.
 
-use crate::preflight::{behind_bridges, serves_here, uplinks};
+use crate::preflight::{behind_bridges, is_own_page, serves_here, uplinks};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -226,7 +226,9 @@ fn candidates(config: &Config) -> Vec<Candidate> {
         proved: false,
         since: None,
     };
-    let seen_by_hooks = |of: &ServiceConfig| serves_here(of) && !config.is_routed(&of.name);
+    let seen_by_hooks = |of: &ServiceConfig| {
+        serves_here(of) && !config.is_routed(&of.name) && !is_own_page(config, of)
+    };
     let here = services.filter(|(_, service)| seen_by_hooks(service));
     here.map(of).filter(|of| !of.listens.is_empty()).collect()
 }

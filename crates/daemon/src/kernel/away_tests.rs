@@ -234,6 +234,7 @@ fn only_who_should_be_served_here_is_a_candidate() {
     let of = |service: &str| names(&config(&format!("{SHOP}, {service}")));
     assert_eq!(of(API), ["shop", "api"]);
     assert_eq!(of("api: {mode: enforce, listen: ['*:2'], namespace: 'pid:1'}"), ["shop"]);
+    assert_eq!(of("page: {mode: shadow, listen: ['127.0.0.1:7118']}"), ["shop"]);
     let inside = "interfaces: [{name: w0}, {name: e0, namespace: 'pid:1'}]";
     assert_eq!(names(&whole(&format!("{inside}\nservices: {{{SHOP}}}\n"))), [""; 0]);
     let routed = format!(

@@ -98,6 +98,15 @@ pub(crate) fn serves_here(service: &ServiceConfig) -> bool {
     service.namespace.is_none() && service.backends.is_empty()
 }
 
+/// Whether it is the daemon's own page, which is there once the daemon runs: what a file names that needs a service,
+/// and has none.
+pub(crate) fn is_own_page(config: &Config, service: &ServiceConfig) -> bool {
+    let own =
+        |page: SocketAddr, of: &Listen| (of.address, of.port) == (Some(page.ip()), page.port());
+    let all = |page: SocketAddr| service.target().iter().all(|of| own(page, of));
+    serves_here(service) && config.daemon.http.0.is_some_and(all)
+}
+
 /// Whether anybody listens at any of these, userland proxies of containers aside.
 pub(crate) fn listens_here(
     listens: &[Listen],
@@ -265,7 +274,8 @@ pub(super) fn listeners(
     }
     known.insert(None, here);
     // A service with back-ends runs on them.
-    for service in config.services.iter().filter(|service| service.backends.is_empty()) {
+    let looked_for = |of: &&ServiceConfig| of.backends.is_empty() && !is_own_page(config, of);
+    for service in config.services.iter().filter(looked_for) {
         if !known.contains_key(&service.namespace)
             && let Some(namespace) = &service.namespace
         {
@@ -406,6 +416,34 @@ mod tests {
     fn link(index: u32, name: &str, kind: &str) -> LinkFacts {
         let kind = Some(kind.to_owned()).filter(|kind| !kind.is_empty());
         LinkFacts { index, name: name.into(), kind, up: true, ..LinkFacts::default() }
+    }
+
+    #[test]
+    fn the_daemons_own_page_is_not_missed_before_it_runs() {
+        struct Nobody;
+        impl ListenerSource for Nobody {
+            fn list(&mut self, into: &mut Vec<Listener>) -> io::Result<()> {
+                into.clear();
+                Ok(())
+            }
+        }
+        for (listen, http, told) in [
+            ("127.0.0.1:7118", "127.0.0.1:7118", 0),
+            ("127.0.0.1:7119", "127.0.0.1:7118", 1),
+            ("127.0.0.1:7118', '*:81", "127.0.0.1:7118", 2),
+            ("*:7118", "127.0.0.1:7118", 1),
+            ("127.0.0.1:7118", "off", 1),
+        ] {
+            let text = format!(
+                "interfaces: [{{name: eth0}}]\nservices: {{self: {{mode: shadow, listen: ['{listen}']}}}}\n\
+                 daemon: {{http: '{http}'}}\n"
+            );
+            let registry = Registry::new(["fresh_first"], controllers::NAMES);
+            let config = parse(&text, &registry).unwrap_or_else(|error| panic!("{error}"));
+            let (mut found, nowhere) = (Preflight::default(), Path::new("/nonexistent"));
+            listeners(&config, &mut Nobody, nowhere, &mut found);
+            assert_eq!(found.faults.len(), told, "{listen} {http}: {:?}", found.faults);
+        }
     }
 
     #[test]

@@ -439,12 +439,13 @@ impl Lab {
         site::foreign(self, foreign)
     }
 
-    /// Makes four routers and two servers, with a narrow link on the way.
+    /// Makes four routers and two servers, with a narrow link on the way. `access`: how wide the links of the
+    /// agents are, if not as wide as the machine can.
     ///
     /// # Errors
     /// What ip, ethtool or tc says.
-    pub fn road(&self, shaping: &Shaping) -> Result<Road<'_>> {
-        Road::make(self, shaping)
+    pub fn road(&self, narrow: &Shaping, access: Option<&Shaping>) -> Result<Road<'_>> {
+        Road::make(self, narrow, access)
     }
 
     /// Makes the server's outgoing interface a bottleneck.
@@ -452,7 +453,8 @@ impl Lab {
     /// # Errors
     /// What tc says; also when the queue is not there afterwards.
     pub fn shape(&self, shaping: &Shaping) -> Result<Shaped> {
-        shape::apply(Role::Server.path(&self.id), topology::SERVER_INTERFACE, shaping)
+        let net = Role::Server.path(&self.id);
+        shape::apply(net, topology::SERVER_INTERFACE, (shaping, shape::BURST_BYTES))
     }
 
     /// Starts loops that tell how busy the CPUs are; nothing else should run for `calibration`.

@@ -9,7 +9,11 @@
 //!
 //! Both ends of link n are named `ln`; that nearer to the clients is 10.64.n.1, the other 10.64.n.2. Clients of
 //! 10.16.0.0/16 take l0, those of 10.17.0.0/16 take l1. Each host is the namespace of a process of the lab, and
-//! so it ends with the lab. Neighbours are entered by hand: ARP would be lost on the full link.
+//! so it ends with the lab.
+//!
+//! The links of the agents (l0, l1) may be narrowed at the clients as well. One kernel sends the SYNs of thousands of
+//! clients again in bursts, those of a slot of its timers (8 to 64 ms) at once; there they come apart, as those of many
+//! hosts do. Neighbours are entered by hand: ARP would be lost on the full link.
 
 use crate::datagrams::Datagrams;
 use crate::error::Result;
@@ -43,6 +47,8 @@ const LINKS: [(Option<RoadHost>, RoadHost); 7] = [
 ];
 /// Their names, for what outlives a format.
 const NAMES: [&str; 7] = ["l0", "l1", "l2", "l3", NARROW, "l5", "l6"];
+/// Bytes that a narrow link lets out at once: a packet. What does not fit waits in its queue.
+const BURST_BYTES: u64 = 1_600;
 /// Addresses of an agent's clients.
 const CLIENTS: u32 = 60_000;
 /// Port of the servers, and of the sessions between daemons.
@@ -170,11 +176,13 @@ pub struct Pushback {
 pub struct Road<'a> {
     lab: &'a Lab,
     narrow: Shaped,
+    /// Wide again with it.
+    _access: Vec<Shaped>,
     hosts: Vec<(RoadHost, Managed)>,
 }
 
 impl<'a> Road<'a> {
-    pub(crate) fn make(lab: &'a Lab, shaping: &Shaping) -> Result<Self> {
+    pub(crate) fn make(lab: &'a Lab, narrow: &Shaping, access: Option<&Shaping>) -> Result<Self> {
         let mut hosts = Vec::new();
         for host in RoadHost::ALL {
             hosts.push((host, site::container(lab)?));
@@ -205,8 +213,12 @@ impl<'a> Road<'a> {
                 topology::within(&net(host), &off, "")?;
             }
         }
-        let narrow = shape::apply(path(&hosts, RoadHost::R2), NARROW, shaping)?;
-        Ok(Self { lab, narrow, hosts })
+        let narrow = shape::apply(net(Some(RoadHost::R2)), NARROW, (narrow, BURST_BYTES))?;
+        let mut narrowed = Vec::new();
+        for (shaping, device) in access.into_iter().flat_map(|s| [(s, NAMES[0]), (s, NAMES[1])]) {
+            narrowed.push(shape::apply(net(None), device, (shaping, BURST_BYTES))?);
+        }
+        Ok(Self { lab, narrow, _access: narrowed, hosts })
     }
 
     /// The narrow link.

@@ -10,8 +10,8 @@
 use crate::error::{LabError, Result};
 use crate::topology;
 
-/// Bytes that go out at once.
-const BURST_BYTES: u64 = 6_000;
+/// Bytes that go out at once, of the server's interface.
+pub(crate) const BURST_BYTES: u64 = 6_000;
 /// A packet as the kernel counts it, for the limit in bytes that the token bucket wants besides.
 const FRAME_BYTES: u64 = 1_514;
 
@@ -42,8 +42,12 @@ pub struct Shaped {
     device: &'static str,
 }
 
-/// Narrows an interface in the namespace that lies at `net`.
-pub(crate) fn apply(net: String, device: &'static str, shaping: &Shaping) -> Result<Shaped> {
+/// Narrows an interface in the namespace that lies at `net`; `burst` bytes go out at once.
+pub(crate) fn apply(
+    net: String,
+    device: &'static str,
+    (shaping, burst): (&Shaping, u64),
+) -> Result<Shaped> {
     let Shaping { bits_per_second: rate, queue } = *shaping;
     if rate < 100_000 || queue == 0 {
         return Err(LabError::Plan(format!("an interface of {rate} bit/s with {queue} packets")));
@@ -51,7 +55,7 @@ pub(crate) fn apply(net: String, device: &'static str, shaping: &Shaping) -> Res
     let limit = u64::from(queue) * FRAME_BYTES;
     // The queue that comes with the bucket counts bytes; one with a handle of its own replaces it.
     let batch = format!(
-        "qdisc add dev {device} root handle 1: tbf rate {rate}bit burst {BURST_BYTES} limit {limit}\n\
+        "qdisc add dev {device} root handle 1: tbf rate {rate}bit burst {burst} limit {limit}\n\
          qdisc replace dev {device} parent 1:1 handle 10: pfifo limit {queue}\n"
     );
     let shaped = Shaped { net, device };

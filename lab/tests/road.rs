@@ -21,7 +21,7 @@ const NARROW: Shaping = Shaping { bits_per_second: 2_000_000, queue: 50 };
 fn a_road_carries_what_its_narrow_link_can() {
     let _one = one_at_a_time();
     let lab = lab();
-    let road = lab.road(&NARROW).unwrap();
+    let road = lab.road(&NARROW, None).unwrap();
     let cost = Cost::wait(Nanos::ZERO);
     let options = TinyOptions { workers: 32, cost, ..TinyOptions::default() };
     let server = road.start_tiny(RoadHost::S1, &options).unwrap();
@@ -59,7 +59,7 @@ fn a_road_carries_what_its_narrow_link_can() {
 fn a_serial_server_serves_one_at_a_time() {
     let _one = one_at_a_time();
     let lab = lab();
-    let road = lab.road(&NARROW).unwrap();
+    let road = lab.road(&NARROW, Some(&NARROW)).unwrap();
     let cost = Cost::wait(Nanos::from_millis(50));
     let time = |serial: bool| {
         let options = TinyOptions { workers: 32, cost, serial, ..TinyOptions::default() };

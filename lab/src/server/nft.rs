@@ -121,7 +121,7 @@ fn datagram_ruleset(to: SocketAddrV4, rate: Option<u32>, ends: bool) -> String {
     });
     let last = if ends { "drop" } else { "accept" };
     format!(
-        "table inet {DATAGRAMS} {{\n chain all {{\n  type filter hook prerouting priority 0; policy accept;\n\
+        "table inet {DATAGRAMS} {{\n chain datagrams {{\n  type filter hook prerouting priority 0; policy accept;\n\
          {}  {these} counter {last}\n }}\n}}\n",
         limit.unwrap_or_default()
     )

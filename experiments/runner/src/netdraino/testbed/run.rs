@@ -19,6 +19,12 @@ use tidegate_units::Nanos;
 /// A run whose generator was late is made so often.
 const TRIES: u32 = 2;
 
+/// What S1 gets, and the same over what it gets while S0 is quiet.
+const OF_QUIET: [(&str, &str); 2] =
+    [("s1", "s1_of_quiet"), ("s1_within_1s", "s1_within_1s_of_quiet")];
+/// Packets that wait before an agent's link: more than ever do.
+const ACCESS_QUEUE: u32 = 10_000;
+
 /// A run to be made.
 struct Job<'a> {
     variant: &'a Variant,
@@ -73,9 +79,11 @@ pub fn run(
     let network = NetworkOptions { segmentation: false, ..NetworkOptions::default() };
     let usual = LabOptions::new(options.helper.clone());
     let lab = Lab::new(LabOptions { network, ..usual }).context("the lab")?;
-    let Setting { link_mbit, queue, .. } = jobs[0].setting;
-    let shaping = Shaping { bits_per_second: (link_mbit * 1e6) as u64, queue: queue as u32 };
-    let road = lab.road(&shaping).context("the road")?;
+    let (link_mbit, queue, access_mbit) = jobs[0].setting.links();
+    let shaping = |mbit: f64, queue: u32| Shaping { bits_per_second: (mbit * 1e6) as u64, queue };
+    let narrow = shaping(link_mbit, queue as u32);
+    let access = shaping(access_mbit, ACCESS_QUEUE);
+    let road = lab.road(&narrow, Some(&access)).context("the road")?;
     let (table, notes) = (Table::default(), Vec::new());
     let (lab, road) = (&lab, &road);
     let mut runner = Runner { scenario, extent, options, watch, lab, road, table, notes };
@@ -193,8 +201,10 @@ impl Runner<'_> {
             {
                 add("gain", "share", own / base - 1.0);
             }
-            if let Some((own, quiet)) = pair("s1", (name, scenario.quiet)) {
-                add("s1_of_quiet", "ratio", own / quiet);
+            for (metric, of_quiet) in OF_QUIET {
+                if let Some((own, quiet)) = pair(metric, (name, scenario.quiet)) {
+                    add(of_quiet, "ratio", own / quiet);
+                }
             }
         }
     }

@@ -115,8 +115,8 @@ impl Scenario {
                 let setting = self.setting(variant, *x)?;
                 let what = || format!("{} at {x}", variant.name);
                 setting.check().with_context(what)?;
-                let one = (setting.link_mbit, setting.queue) == (first.link_mbit, first.queue);
-                ensure!(one, "{}: all runs have one link", what());
+                let one = setting.links() == first.links();
+                ensure!(one, "{}: all runs have the same links", what());
                 let quiet = setting.s0_requests <= setting.s0_rate
                     && setting.datagrams() <= setting.s0_datagrams;
                 ensure!(quiet || *x != self.quiet, "{}: S0 is not quiet", what());
@@ -149,6 +149,7 @@ mod tests {
             control: Control::OutOfBand,
             link_mbit: 2.0,
             queue: 50.0,
+            access_mbit: 2.0,
             s0_rate: 100.0,
             s0_requests: 400.0,
             s1_requests: 200.0,
@@ -168,7 +169,7 @@ mod tests {
             (|s| s.gain_over = "nobody".into(), "gain_over"),
             (|s| s.quiet = 7.0, "never quiet"),
             (|s| s.quick.variants = vec!["no-such".into()], "no-such"),
-            (|s| drop(s.variants[0].set.insert("queue".into(), 20.into())), "one link"),
+            (|s| drop(s.variants[0].set.insert("queue".into(), 20.into())), "the same links"),
         ];
         for (change, word) in cases {
             let mut wrong = scenario("netdraino/fig17");

@@ -38,6 +38,9 @@ pub struct Setting {
     pub link_mbit: f64,
     /// Packets that its queue holds. The threshold of congestion is half of it in the product, the paper's 25.
     pub queue: f64,
+    /// Each agent's own link. One kernel sends the SYNs of many clients again in bursts, which would be lost together
+    /// in the narrow link's queue; here they come apart, as those of many hosts do. 100: the paper's, no matter.
+    pub access_mbit: f64,
     /// Connections per second that S0 takes.
     pub s0_rate: f64,
     /// Datagrams per second that S0 takes. The paper does not print it: so few that `K` times both rates of S0 and
@@ -68,6 +71,7 @@ impl Default for Setting {
             control: Control::ServerOnly,
             link_mbit: 2.0,
             queue: 50.0,
+            access_mbit: 100.0,
             s0_rate: 100.0,
             s0_datagrams: 50.0,
             s0_requests: 0.0,
@@ -91,6 +95,7 @@ impl Setting {
         for (name, value, range) in [
             ("link_mbit", self.link_mbit, (0.1, 1e3)),
             ("queue", self.queue, (1.0, 1e4)),
+            ("access_mbit", self.access_mbit, (0.1, 1e3)),
             ("s0_rate", self.s0_rate, (1.0, 1e4)),
             ("s0_datagrams", self.s0_datagrams, (1.0, 1e4)),
             ("s0_requests", self.s0_requests, (0.0, 2e3)),
@@ -110,6 +115,12 @@ impl Setting {
             "k times what S0 takes, and S1's load: {bytes:.0} of {link:.0} bytes/s"
         );
         Ok(())
+    }
+
+    /// What is made once for all runs: width and queue of the narrow link, width of the agents'.
+    #[must_use]
+    pub const fn links(&self) -> (f64, f64, f64) {
+        (self.link_mbit, self.queue, self.access_mbit)
     }
 
     /// Bytes per second that the link carries.

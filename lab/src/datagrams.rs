@@ -35,7 +35,8 @@ impl Datagrams {
     /// As an argument of the helper.
     pub(crate) fn json(&self) -> Result<String> {
         let Self { rate, bytes, .. } = self;
-        if !(*rate > 0.0 && *rate <= RATE_MAX) || !(HEADS..=BYTES_MAX).contains(bytes) {
+        let fits = *rate > 0.0 && *rate <= RATE_MAX && (HEADS..=BYTES_MAX).contains(bytes);
+        if !fits {
             return Err(LabError::Plan(format!("{rate} datagrams/s of {bytes} bytes")));
         }
         serde_json::to_string(self).map_err(|e| LabError::Plan(e.to_string()))

@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn counts_become_rates_of_the_measured_part() {
         let all = looks(&[400.0, 300.0, 100.0, 140.0], 2);
-        let metrics = with(&all, <(Mark, Mark)>::default(), Seen::metrics);
+        let metrics = with(&all, <(Mark, Mark)>::default(), |seen| seen.metrics());
         for (name, wanted) in [
             ("arrivals", 120.0),
             ("over_k_rate", 1.0),

@@ -15,6 +15,7 @@ use crate::os;
 use crate::process::{Launch, Managed};
 use crate::product::{self, Product, ProductConfig};
 use crate::registry;
+use crate::road::Road;
 use crate::server::tiny::TinyOptions;
 use crate::server::{
     ApacheOptions, EdgeOptions, EdgeProxy, Front, FrontKind, NftLimit, NftRule, NginxOptions,
@@ -276,8 +277,15 @@ impl Lab {
     }
 
     pub(crate) fn start_product_process(&self, command: &[&str]) -> Result<Managed> {
+        self.start_product_process_in(Role::Server.path(&self.id), command)
+    }
+
+    pub(crate) fn start_product_process_in(
+        &self,
+        net: String,
+        command: &[&str],
+    ) -> Result<Managed> {
         let cpu = self.options.product_cpu.unwrap_or(self.options.server_cpu);
-        let net = Role::Server.path(&self.id);
         self.launch(net, self.cpus_of(cpu), "daemon", (command, false))
     }
 
@@ -431,12 +439,22 @@ impl Lab {
         site::foreign(self, foreign)
     }
 
+    /// Makes four routers and two servers, with a narrow link on the way. `access`: how wide the links of the
+    /// agents are, if not as wide as the machine can.
+    ///
+    /// # Errors
+    /// What ip, ethtool or tc says.
+    pub fn road(&self, narrow: &Shaping, access: Option<&Shaping>) -> Result<Road<'_>> {
+        Road::make(self, narrow, access)
+    }
+
     /// Makes the server's outgoing interface a bottleneck.
     ///
     /// # Errors
     /// What tc says; also when the queue is not there afterwards.
     pub fn shape(&self, shaping: &Shaping) -> Result<Shaped> {
-        shape::apply(&self.id, shaping)
+        let net = Role::Server.path(&self.id);
+        shape::apply(net, topology::SERVER_INTERFACE, (shaping, shape::BURST_BYTES))
     }
 
     /// Starts loops that tell how busy the CPUs are; nothing else should run for `calibration`.

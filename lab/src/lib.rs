@@ -26,6 +26,7 @@
 //! owner dies, or by the next lab; see [`sweep`]. Two labs never meet.
 
 mod cgroup;
+mod datagrams;
 mod error;
 mod flood;
 mod gate;
@@ -38,6 +39,7 @@ mod os;
 mod process;
 mod product;
 mod registry;
+mod road;
 mod scrape;
 pub mod server;
 mod shape;
@@ -59,14 +61,15 @@ pub use load::{
 pub use process::Managed;
 pub use product::{Product, ProductConfig};
 pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
+pub use road::{Pushback, Road, RoadHost};
 pub use scrape::Scrape;
 pub use server::tiny::TinyOptions;
 pub use server::{
-    ApacheOptions, Cgi, Change, Cost, CostKind, EdgeLimit, EdgeOptions, EdgeProxy, FailsafePolicy,
-    Front, FrontKind, Mpm, NftHook, NftLimit, NftRule, NginxOptions, NodeOptions, QueueSeen,
-    QueueWatch, QueuedOptions, Rungs, Server,
+    ApacheOptions, Cgi, Change, Cost, CostKind, DatagramCounts, DatagramRule, EdgeLimit,
+    EdgeOptions, EdgeProxy, FailsafePolicy, Front, FrontKind, Mpm, NftHook, NftLimit, NftRule,
+    NginxOptions, NodeOptions, QueueSeen, QueueWatch, QueuedOptions, Rungs, Server,
 };
-pub use shape::{Shaped, Shaping};
+pub use shape::{Shaped, ShapedCounts, Shaping};
 pub use site::{Foreign, ForeignVerdict, Site, SiteKind};
 pub use topology::{
     CLIENTS_V4, CLIENTS_V6, NetworkOptions, Role, SERVER_INTERFACE, SERVER_V4, SERVER_V6,

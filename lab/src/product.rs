@@ -103,9 +103,29 @@ pub(crate) fn start_as(
         command.extend(ids);
         command.extend(["--clear-groups", "--no-new-privs"].map(str::to_owned));
     }
-    command.extend([os::text(program), "run".into(), "--config".into(), os::text(file)]);
+    command.extend(run(program, file));
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
-    let process = lab.start_product_process(&words)?;
+    ready(lab.start_product_process(&words)?, file, socket)
+}
+
+/// The product in another namespace than the server's.
+pub(crate) fn start_in(
+    lab: &Lab,
+    net: String,
+    program: &Path,
+    (file, socket): (&Path, &Path),
+) -> Result<Product> {
+    let command = run(program, file);
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    ready(lab.start_product_process_in(net, &words)?, file, socket)
+}
+
+fn run(program: &Path, file: &Path) -> [String; 4] {
+    [os::text(program), "run".into(), "--config".into(), os::text(file)]
+}
+
+/// Waits until it answers.
+fn ready(process: Managed, file: &Path, socket: &Path) -> Result<Product> {
     let mut product = Product { process, socket: socket.to_path_buf(), config: file.to_path_buf() };
     let log = product.process.log().to_path_buf();
     // A taken-over daemon answers on the same socket until its successor is ready: the pid tells.

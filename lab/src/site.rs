@@ -186,7 +186,7 @@ fn forward(lab: &Lab) -> Result<()> {
 }
 
 /// A process in a network namespace of its own, which ends with it.
-fn container(lab: &Lab) -> Result<Managed> {
+pub(crate) fn container(lab: &Lab) -> Result<Managed> {
     let command = ["unshare", "--net", "sleep", "infinity"];
     let process = lab.start_on_server("container", &command)?;
     let name = PathBuf::from(format!("/proc/{}/comm", process.pid()));

@@ -115,10 +115,15 @@ pub(crate) fn create(id: &str, options: &NetworkOptions) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program in a namespace with text on its input. Only the network namespace is entered:
-/// `ip netns exec` would also remount /sys and hide the BPF file system.
+/// Runs a program in one of a lab's namespaces with text on its input.
 pub(crate) fn inside(id: &str, role: Role, command: &[&str], input: &str) -> Result<String> {
-    let net = format!("--net={}", role.path(id));
+    within(&role.path(id), command, input)
+}
+
+/// The same in the namespace that lies at `net`. Only the network namespace is entered: `ip netns exec`
+/// would also remount /sys and hide the BPF file system.
+pub(crate) fn within(net: &str, command: &[&str], input: &str) -> Result<String> {
+    let net = format!("--net={net}");
     let args: Vec<&str> = std::iter::once(net.as_str()).chain(command.iter().copied()).collect();
     os::run_with_input("nsenter", &args, input)
 }

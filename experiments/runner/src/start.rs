@@ -6,7 +6,7 @@ use crate::attacks;
 use crate::catalog::Experiment;
 use crate::dual;
 use crate::gateways;
-use crate::netdraino;
+use crate::netdraino::{self, testbed};
 use crate::news;
 use crate::places;
 use crate::product;
@@ -20,6 +20,7 @@ use crate::traffic;
 use crate::worlds;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use tidegate_lab::Helper;
 
@@ -102,6 +103,8 @@ pub enum Scenario {
     News(Box<news::Scenario>),
     /// See [`netdraino`].
     Netdraino(Box<netdraino::Scenario>),
+    /// See [`testbed`].
+    Testbed(Box<testbed::Scenario>),
 }
 
 impl Scenario {
@@ -114,7 +117,8 @@ impl Scenario {
             | Self::Rivals(_)
             | Self::Places(_)
             | Self::Gateways(_)
-            | Self::Refusal(_) => &["lab"],
+            | Self::Refusal(_)
+            | Self::Testbed(_) => &["lab"],
             Self::Traffic(_) => &["lab", "sim"],
             Self::Servers(_)
             | Self::Worlds(_)
@@ -195,12 +199,21 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             Ok(Scenario::News(Box::new(scenario)))
         }
         "netdraino" => {
-            let scenario: netdraino::Scenario = serde_saphyr::from_str(text).with_context(place)?;
-            scenario.check().with_context(place)?;
-            Ok(Scenario::Netdraino(Box::new(scenario)))
+            let scenario = checked(text, netdraino::Scenario::check).with_context(place)?;
+            Ok(Scenario::Netdraino(scenario))
+        }
+        "testbed" => {
+            let scenario = checked(text, testbed::Scenario::check).with_context(place)?;
+            Ok(Scenario::Testbed(scenario))
         }
         other => bail!("{}: nobody runs the kind {other:?}", place()),
     }
+}
+
+fn checked<T: DeserializeOwned>(text: &str, check: fn(&T) -> Result<()>) -> Result<Box<T>> {
+    let scenario: T = serde_saphyr::from_str(text)?;
+    check(&scenario)?;
+    Ok(Box::new(scenario))
 }
 
 /// Runs an experiment.
@@ -280,6 +293,9 @@ fn run(
         Scenario::News(scenario) => crowd(experiment, &scenario, options, watch),
         Scenario::Netdraino(scenario) => {
             netdraino::run(&scenario, &in_virtual_time(experiment, options), watch)
+        }
+        Scenario::Testbed(scenario) => {
+            testbed::run(&scenario, part, &survivors(experiment, options), watch)
         }
     }
 }

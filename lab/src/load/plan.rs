@@ -3,7 +3,7 @@
 
 use super::ask::{self, Mix, Session};
 use super::manner::Manner;
-use super::wire::Transport;
+use super::wire::{self, Transport};
 use crate::error::{LabError, Result};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
@@ -283,6 +283,17 @@ impl LoadPlan {
 }
 
 impl Stream {
+    /// The same with a path so long that the head of the request has this many bytes, if it has not more.
+    #[must_use]
+    pub fn padded(mut self, bytes: usize) -> Self {
+        let length = |path: &str| wire::request_bytes(&self, path, None).len();
+        // The query's mark has one byte.
+        if let Some(more) = bytes.checked_sub(length(&self.path) + 1) {
+            self.path = format!("{}?{}", self.path, "x".repeat(more));
+        }
+        self
+    }
+
     fn check(&self, plan: &LoadPlan) -> Result<()> {
         let wrong = |what: &str| Err(LabError::Plan(format!("stream {}: {what}", self.name)));
         if self.target.is_ipv4() != self.sources.first.is_ipv4() {
@@ -429,6 +440,17 @@ pub(crate) mod tests {
         let mut bound = plan(3_000.0);
         bound.streams[0].keep_alive = Some(KeepAlive { requests: 10, connections: 1_000 });
         assert_eq!(bound.shard_count(), 1);
+    }
+
+    #[test]
+    fn a_padded_request_has_the_bytes_that_are_wanted() {
+        let stream = plan(1.0).streams.remove(0);
+        let bytes = |stream: &Stream| wire::request_bytes(stream, &stream.path, None).len();
+        let least = bytes(&stream);
+        for wanted in [least + 1, 300] {
+            assert_eq!(bytes(&stream.clone().padded(wanted)), wanted);
+        }
+        assert_eq!(stream.clone().padded(least), stream);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) mod unasked;
 pub use apache::{ApacheOptions, Cgi, Mpm};
 pub use edge::{EdgeLimit, EdgeOptions, EdgeProxy};
 pub use front::{FailsafePolicy, Front, FrontKind};
-pub use nft::{NftHook, NftLimit, NftRule};
+pub use nft::{DatagramCounts, DatagramRule, NftHook, NftLimit, NftRule};
 pub use nginx::NginxOptions;
 pub use node::NodeOptions;
 pub use queued::{Change, QueueSeen, QueueWatch, QueuedOptions, Rungs};

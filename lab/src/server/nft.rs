@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A limit of new connections by nftables in the server's namespace: what an operator does today.
+//! Limits by nftables: what an operator does today. Of new connections in the server's namespace, and of
+//! datagrams wherever they pass.
 
 use crate::error::{LabError, Result};
 use crate::topology::{self, Role};
+use std::net::SocketAddrV4;
 
 /// Where the rule sits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +83,86 @@ impl NftRule {
 
 /// The first counter in nft's JSON.
 fn find_counter(value: &serde_json::Value) -> Option<u64> {
-    let rules = value.get("nftables")?.as_array()?;
-    let expressions = rules.iter().filter_map(|r| r.get("rule")?.get("expr")?.as_array());
-    expressions.flatten().find_map(|e| e.get("counter")?.get("packets")?.as_u64())
+    counters(value).first().copied()
+}
+
+/// All counters in nft's JSON, in the order of the rules.
+fn counters(value: &serde_json::Value) -> Vec<u64> {
+    let rules = value.get("nftables").and_then(serde_json::Value::as_array);
+    let rules = rules.into_iter().flatten();
+    let expressions = rules.filter_map(|r| r.get("rule")?.get("expr")?.as_array());
+    let packets = |e: &serde_json::Value| e.get("counter")?.get("packets")?.as_u64();
+    expressions.flatten().filter_map(packets).collect()
+}
+
+/// Datagrams for a server, where a rule of ours meets them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramCounts {
+    /// Within the limit.
+    pub passed: u64,
+    /// Above it.
+    pub refused: u64,
+}
+
+/// A limit on datagrams; removed by drop.
+#[derive(Debug)]
+pub struct DatagramRule {
+    net: String,
+    limited: bool,
+}
+
+const DATAGRAMS: &str = "tgdatagrams";
+
+/// The rules for datagrams for `to`: above a rate they are dropped. `ends`: nobody gets the others either.
+fn datagram_ruleset(to: SocketAddrV4, rate: Option<u32>, ends: bool) -> String {
+    let these = format!("ip daddr {} udp dport {}", to.ip(), to.port());
+    let limit = rate.map(|rate| {
+        format!("  {these} limit rate over {rate}/second burst 5 packets counter drop\n")
+    });
+    let last = if ends { "drop" } else { "accept" };
+    format!(
+        "table inet {DATAGRAMS} {{\n chain datagrams {{\n  type filter hook prerouting priority 0; policy accept;\n\
+         {}  {these} counter {last}\n }}\n}}\n",
+        limit.unwrap_or_default()
+    )
+}
+
+/// Limits datagrams in the namespace that lies at `net`, or counts them.
+pub(crate) fn limit_datagrams(
+    net: String,
+    (to, ends): (SocketAddrV4, bool),
+    rate: Option<u32>,
+) -> Result<DatagramRule> {
+    topology::within(&net, &["nft", "-f", "-"], &datagram_ruleset(to, rate, ends))?;
+    let rule = DatagramRule { net, limited: rate.is_some() };
+    rule.counts()?;
+    Ok(rule)
+}
+
+impl DatagramRule {
+    /// What it has counted.
+    ///
+    /// # Errors
+    /// When the rule is not there.
+    pub fn counts(&self) -> Result<DatagramCounts> {
+        let command = ["nft", "-j", "list", "table", "inet", DATAGRAMS];
+        let json = topology::within(&self.net, &command, "")?;
+        let parsed: serde_json::Value = serde_json::from_str(&json)
+            .map_err(|e| LabError::Missing(format!("nftables counters: {e}")))?;
+        match (self.limited, &counters(&parsed)[..]) {
+            (true, [refused, passed]) => Ok(DatagramCounts { passed: *passed, refused: *refused }),
+            (false, [passed]) => Ok(DatagramCounts { passed: *passed, refused: 0 }),
+            (_, found) => Err(LabError::Missing(format!("counters of {DATAGRAMS}: {found:?}"))),
+        }
+    }
+}
+
+impl Drop for DatagramRule {
+    fn drop(&mut self) {
+        let text = format!("delete table inet {DATAGRAMS}\n");
+        // Gone with the namespace otherwise.
+        let _ = topology::within(&self.net, &["nft", "-f", "-"], &text);
+    }
 }
 
 impl Drop for NftRule {
@@ -91,5 +170,32 @@ impl Drop for NftRule {
         let text = format!("delete table {}\n", self.table);
         // Gone with the namespace otherwise.
         let _ = topology::inside(&self.id, Role::Server, &["nft", "-f", "-"], &text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_above_the_rate_are_dropped_and_all_are_counted() {
+        let to = "10.64.5.2:80".parse().unwrap();
+        let limited = datagram_ruleset(to, Some(50), true);
+        let rules: Vec<&str> = limited.lines().map(str::trim).collect();
+        let these = "ip daddr 10.64.5.2 udp dport 80";
+        let limit = format!("{these} limit rate over 50/second burst 5 packets counter drop");
+        assert_eq!(rules[3..5], [limit, format!("{these} counter drop")]);
+        let counted = datagram_ruleset(to, None, false);
+        assert!(counted.contains(&format!("{these} counter accept")), "{counted}");
+        assert!(!counted.contains("limit"), "{counted}");
+    }
+
+    #[test]
+    fn counters_come_in_the_order_of_the_rules() {
+        let rule = |packets: u64| serde_json::json!({"rule": {"expr": [{"match": {}}, {"counter": {"packets": packets, "bytes": 1}}]}});
+        let all = serde_json::json!({"nftables": [{"table": {}}, rule(3), rule(8)]});
+        assert_eq!(counters(&all), [3, 8]);
+        assert_eq!(find_counter(&all), Some(3));
+        assert_eq!(find_counter(&serde_json::json!({})), None);
     }
 }

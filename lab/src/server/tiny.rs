@@ -48,13 +48,17 @@ pub struct TinyOptions {
     /// Whether connections stay open, and wait for a worker by request (default: one request each).
     #[serde(default)]
     pub keep_alive: bool,
+    /// Whether only one worker at a time spends its cost, as before one database (default: all at once). Not
+    /// with `keep_alive`.
+    #[serde(default)]
+    pub serial: bool,
 }
 
 impl Default for TinyOptions {
     fn default() -> Self {
         let cost =
             Cost { mean: Nanos::from_millis(2), shape: Shape::Constant, kind: CostKind::Busy };
-        Self { port: 80, workers: 1, cost, backlog: 128, seed: 1, keep_alive: false }
+        Self { port: 80, workers: 1, cost, backlog: 128, seed: 1, keep_alive: false, serial: false }
     }
 }
 
@@ -77,11 +81,13 @@ pub(crate) fn serve(options: &TinyOptions) -> std::io::Result<()> {
     if options.keep_alive {
         return serve_kept(listener, options);
     }
+    let turn = options.serial.then(|| Arc::new(Mutex::new(())));
     let workers: Vec<_> = (0..options.workers.clamp(1, WORKERS_MAX))
         .map(|number| {
             let (listener, cost) = (listener.try_clone(), options.cost);
             let rng = Rng::new(options.seed, u64::from(number));
-            std::thread::spawn(move || work(&listener?, cost, rng))
+            let turn = turn.clone();
+            std::thread::spawn(move || work(&listener?, cost, rng, turn.as_deref()))
         })
         .collect();
     for worker in workers {
@@ -207,17 +213,26 @@ fn spend(kind: CostKind, span: Nanos) {
     }
 }
 
-fn work(listener: &TcpListener, cost: Cost, mut rng: Rng) -> std::io::Result<()> {
+fn work(
+    listener: &TcpListener,
+    cost: Cost,
+    mut rng: Rng,
+    turn: Option<&Mutex<()>>,
+) -> std::io::Result<()> {
     // Serves for ever: the lab kills it.
     loop {
         let Ok((stream, _)) = listener.accept() else { continue };
         let span = Nanos::from_secs_f64(cost.mean.as_secs_f64() * cost.shape.sample(&mut rng));
         // A client that went away is no reason to stop.
-        let _ = answer(stream, cost.kind, span);
+        let _ = answer(stream, (cost.kind, span), turn);
     }
 }
 
-fn answer(mut stream: TcpStream, kind: CostKind, span: Nanos) -> std::io::Result<()> {
+fn answer(
+    mut stream: TcpStream,
+    (kind, span): (CostKind, Nanos),
+    turn: Option<&Mutex<()>>,
+) -> std::io::Result<()> {
     stream.set_read_timeout(Some(READ_LIMIT))?;
     let mut head = Vec::with_capacity(512);
     let mut buffer = [0_u8; 1_024];
@@ -228,7 +243,9 @@ fn answer(mut stream: TcpStream, kind: CostKind, span: Nanos) -> std::io::Result
         }
         head.extend_from_slice(&buffer[..n]);
     }
+    let held = turn.map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
     spend(kind, span);
+    drop(held);
     stream.write_all(ANSWER)
 }
 

@@ -5,7 +5,7 @@ use crate::error::{LabError, Result};
 use crate::os;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    SanType,
+    PKCS_ED25519, SanType,
 };
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -57,4 +57,12 @@ pub(crate) fn make_peers(dir: &Path, hosts: &[(&str, u32)]) -> Result<()> {
         chown(&file, Some(*user), None).map_err(LabError::io(os::text(&file)))?;
     }
     Ok(())
+}
+
+/// A pair of keys that signs grants or limits (Ed25519): `NAME.key` and `NAME.pub`.
+pub(crate) fn make_signer(dir: &Path, name: &str) -> Result<()> {
+    let wrong = |e: rcgen::Error| LabError::Missing(format!("a key: {e}"));
+    let key = KeyPair::generate_for(&PKCS_ED25519).map_err(wrong)?;
+    os::write(&dir.join(format!("{name}.key")), key.serialize_pem())?;
+    os::write(&dir.join(format!("{name}.pub")), key.public_key_pem())
 }

@@ -49,7 +49,7 @@ impl FlashCrowds {
             let detector = self.detectors.kept(place as u64)?;
             one.kept(now, (self.sample, detector))
         });
-        // Those that wait themselves are carried on once: one whose use ends a process does so once.
+        // Those that wait themselves are carried on once: one whose use ends a process does so twice at most.
         let age = self.waiting.age(now);
         let waiting = self.waiting.crowds.values().filter(|crowd| !crowd.carried).cloned();
         let waiting =

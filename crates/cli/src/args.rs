@@ -28,8 +28,8 @@ pub const CONFIG_DEFAULT: &str = "/etc/tidegate/tidegate.yaml";
 /// Widest line of help.
 pub(crate) const WIDTH_MAX: usize = 100;
 
-/// tidegate keeps an overloaded Linux service at its best: it measures how hard a service is
-/// pressed, decides how much to admit, and turns the rest away early and cheaply.
+/// tidegate keeps an overloaded Linux service at its best: it measures how overloaded a service
+/// is, decides how much to admit, and refuses the rest early and cheaply.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, max_term_width = WIDTH_MAX)]
 pub(crate) struct Cli {

@@ -271,7 +271,7 @@ fn under_pressure(cpu: Option<Reading<Share>>, hits: u64) -> Signals {
     s
 }
 
-/// Signals that age hold a limit for ten periods and then let go; they never lower it.
+/// Signals that age hold a limit for ten periods and then lift it; they never lower it.
 #[test]
 fn stale_signals_freeze_and_lost_ones_release() {
     let full = Some(Reading::fresh(Share::ONE));

@@ -72,7 +72,7 @@ pub struct Low {
 }
 
 /// What tells the first moment of an overload from one that is busy. What comes between two ticks may be
-/// more than the service works off in a second.
+/// more than the service completes in a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Onset {
     /// As many responses per second as the service has given at most in the last minutes.

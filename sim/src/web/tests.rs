@@ -89,10 +89,10 @@ fn request_rules_first_and_then_syn_policing() {
     assert!(far.answered > alone.answered, "{} and {}", far.answered, alone.answered);
 }
 
-/// To the letter, a SYN rate that a sudden crowd has pushed down is held for as long as the queue
+/// As published, a SYN rate that a sudden crowd has pushed down is held for as long as the queue
 /// is empty, whatever is refused: the mechanism that the published hold is judged for.
 #[test]
-fn the_published_hold_never_lets_go() {
+fn the_published_hold_never_ends() {
     let report = run(scenario(900.0, 90), Some(paper())).unwrap();
     let rates: Vec<f64> = report.traces.iter().filter_map(|t| t.syn_rate).collect();
     assert_eq!(rates[40], rates[85]);

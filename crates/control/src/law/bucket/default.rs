@@ -25,7 +25,7 @@
 //! rate doubles in 2 s instead. On the interface the same with z = (q* − q)/q* and weak gains,
 //! because the queue is a mean over a second; q* is 20 ms of what is sent, a third of the limit at most.
 //!
-//! # When it lets go
+//! # When the limit is lifted
 //! When nothing was refused for 3 s and the jobs in flight are fewer than half of the target (on the
 //! interface, the queue is short). The end of the service's overload is not enough: it may be over by
 //! what is refused, and completions without the bucket's requests are no measure of what is offered
@@ -46,8 +46,8 @@ use tidegate_model::signals::{InterfaceQueue, Reading, Signals};
 const STANDING_TICKS: u32 = 3;
 /// τ in seconds, at least.
 const TAU_SECONDS_MIN: f64 = 0.5;
-/// Jobs in flight above the target for which the law is enough, in what is worked off in τ: the rate
-/// is e^−½ of the steady part there; and in what is worked off in the objective.
+/// Jobs in flight above the target for which the law is enough, in what is completed in τ: the rate
+/// is e^−½ of the steady part there; and in what is completed in the objective.
 const LAW_TAUS: f64 = 0.5;
 /// See [`LAW_TAUS`].
 const LAW_OBJECTIVE: f64 = 0.25;
@@ -303,7 +303,7 @@ impl BucketController for DefaultBucket {
             (_, Freshness::Lost) => {
                 self.stop();
                 self.standing = 0;
-                format!("{name}, requests or load unknown for long: let go")
+                format!("{name}, requests or load unknown for long: lifted")
             }
             _ => format!("{name}, requests or load unknown: held"),
         };

@@ -595,9 +595,10 @@ fn rules_test_says_which_rule_a_request_meets_and_why() {
     let args = ["rules", "test", "-c", &file, "GET /x HTTP/1.1", "-o", "json"];
     let json: serde_json::Value = serde_json::from_str(&world.tidegate(&args).1).unwrap();
     assert_eq!(json["schema"], "tidegate-rules-test/1");
-    let json = &json["answers"];
+    let json = &json["services"];
     assert_eq!(json[0]["rule"], serde_json::Value::Null);
     assert_eq!((&json[1]["service"], &json[1]["bucket"]), (&"blog".into(), &"all".into()));
+    assert_eq!(json[1]["action"], "503");
 }
 
 #[test]

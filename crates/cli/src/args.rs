@@ -94,8 +94,8 @@ pub(crate) enum Command {
     },
     /// The kill switch: let everything pass until it is switched off. Works without a daemon, too.
     Release(ReleaseArgs),
-    /// Take off what belongs to the pins of a daemon that has ended: hooks on any interface and in any network
-    /// namespace, and the pins, of any version. With `--orphans` everything that daemons have left. Not while a
+    /// Detach and remove what belongs to the pins of a daemon that has ended: hooks on any interface and in any
+    /// network namespace, and the pins, of any version. With `--orphans` everything that daemons have left. Not while a
     /// daemon runs; nothing of others is touched.
     Detach(DetachArgs),
     /// Set the mode of one service until another is set or the machine boots; a reload, a restart of the daemon

@@ -52,7 +52,7 @@ pub const ABACUS_SCHEDULE: [Nanos; 3] =
     [Nanos::from_secs(1), Nanos::from_secs(3), Nanos::from_secs(7)];
 /// Shortest and longest tick of the daemon: each tick renews the lease, which holds for 3 s.
 pub const TICK_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::SECOND);
-/// Shortest and longest objective of a service: what the default controller reckons with.
+/// Shortest and longest objective of a service: what the default controller computes with.
 pub const OBJECTIVE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::from_secs(60));
 /// Largest share of a bucket that may be reserved for the classes above the default.
 pub const RESERVE_MAX: f64 = 0.9;

@@ -309,7 +309,7 @@ fn lose<T>(reading: &mut Option<Reading<T>>, age: Option<Nanos>) {
 
 type Lose = fn(&mut Signals, Option<Nanos>);
 
-/// What a default bucket of this gauge judges by, and how to lose it.
+/// What a default bucket of this gauge decides by, and how to lose it.
 fn inputs(gauge: Gauge) -> Vec<(&'static str, Lose)> {
     let mut all: Vec<(&'static str, Lose)> =
         vec![("bucket counts", |s, age| lose(&mut s.buckets[0].counts, age))];

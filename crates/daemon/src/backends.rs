@@ -281,7 +281,7 @@ mod tests {
         coupled(config, Vec::new(), controllers::make(config))
     }
 
-    /// The default controller of each of two back-ends, which judges by the connections that wait
+    /// The default controller of each of two back-ends, which decides by the connections that wait
     /// there: they are told every two seconds, and lost to it if they age for one.
     #[test]
     fn connections_that_wait_at_a_back_end_count_for_as_long_as_well() {

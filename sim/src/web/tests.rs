@@ -90,7 +90,7 @@ fn request_rules_first_and_then_syn_policing() {
 }
 
 /// As published, a SYN rate that a sudden crowd has pushed down is held for as long as the queue
-/// is empty, whatever is refused: the mechanism that the published hold is judged for.
+/// is empty, whatever is refused: the mechanism that the published hold is evaluated for.
 #[test]
 fn the_published_hold_never_ends() {
     let report = run(scenario(900.0, 90), Some(paper())).unwrap();

@@ -756,7 +756,7 @@ fn pages_and_completions_are_made_from_the_commands() {
 }
 
 #[test]
-fn detach_says_what_it_took_off_and_what_stays() {
+fn detach_says_what_it_detached_and_what_stays() {
     let world = World::new();
     for (args, exit, said) in [
         (
@@ -764,17 +764,17 @@ fn detach_says_what_it_took_off_and_what_stays() {
             Exit::Ok,
             "nothing of tidegate's was found (pins: /none)\n\
              not asked for: 2 hooks of other pins, or of none, in whose name nobody renews the lease; \
-             `tidegate detach --orphans` takes them off\n",
+             `tidegate detach --orphans` detaches them\n",
         ),
         (
             vec!["detach", "--pins", "/pinned"],
             Exit::Ok,
-            "took off: interface eth0: tcx ingress (link 7)\n",
+            "detached: interface eth0: tcx ingress (link 7)\n",
         ),
         (
             vec!["detach", "--pins", "/pinned", "--dry-run"],
             Exit::Ok,
-            "would take off: interface eth0: tcx ingress (link 7)\n",
+            "would detach: interface eth0: tcx ingress (link 7)\n",
         ),
         (
             vec!["detach", "--pins", "/none", "--orphans"],

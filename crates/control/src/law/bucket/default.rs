@@ -31,7 +31,7 @@
 //! what is refused, and completions without the bucket's requests are no measure of what is offered
 //! with them.
 //!
-//! And when anything that it judges by is lost, for jobs in flight that stand still in a reading that
+//! And when anything that it decides by is lost, for jobs in flight that stand still in a reading that
 //! nobody renews stay above the target for ever: the bucket's counts and its resource; for a service
 //! its jobs in flight and counts as well, for an interface what is sent.
 
@@ -92,7 +92,7 @@ const UNUSED_DEPARTURES: f64 = 128.0;
 pub struct DefaultBucket {
     core: Core,
     gauge: Gauge,
-    /// What else it judges by: jobs in flight and the service's counts, or what is sent.
+    /// What else it decides by: jobs in flight and the service's counts, or what is sent.
     waiting: Watch,
     counts: Watch,
     sent: Watch,
@@ -136,7 +136,7 @@ impl DefaultBucket {
         }
     }
 
-    /// The freshness of what it judges by beside its level and the bucket's counts.
+    /// The freshness of what it decides by beside its level and the bucket's counts.
     fn see(&mut self, signals: &Signals) -> Freshness {
         if self.gauge.is_link() {
             return self.sent.see(sent(signals).map(|s| s.age), signals.period);

@@ -155,7 +155,7 @@ struct Core {
     hits: Hits,
     counts: Watch,
     level: Watch,
-    /// Of all that the controller judges by, as of the last tick.
+    /// Of all that the controller decides by, as of the last tick.
     seen: Freshness,
     /// There is no limit because signals were lost.
     lost: bool,
@@ -198,7 +198,7 @@ impl Core {
         self.also(all)
     }
 
-    /// Takes the freshness of what else the controller judges by; that of all.
+    /// Takes the freshness of what else the controller decides by; that of all.
     fn also(&mut self, seen: Freshness) -> Freshness {
         self.seen = self.seen.max(seen);
         if self.seen == Freshness::Lost {

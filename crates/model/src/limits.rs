@@ -22,7 +22,7 @@ pub struct ServiceLimits {
     pub rate: Option<Rate>,
     /// Bucket depth in admissions; at least 1 where a rate is set.
     pub burst: u32,
-    /// Most connections that may wait for an answer at once; `None` for no limit.
+    /// Most connections that may wait for a response at once; `None` for no limit.
     pub waiting_max: Option<u64>,
     /// What holds once that has refused; `None`: the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]

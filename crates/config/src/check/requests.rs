@@ -276,7 +276,7 @@ impl Check<'_> {
         if let Some(bucket) = bucket.filter(blind) {
             let (found, what) = match bucket.resource {
                 ControlledResource::InFlight => (&bucket.name, "requests in flight"),
-                _ => (&bucket.name, "the times of answers"),
+                _ => (&bucket.name, "the times of responses"),
             };
             let where_ = if rule.unevaluable { "of this rule" } else { "inside TLS" };
             let message = format!(
@@ -355,7 +355,7 @@ impl Check<'_> {
             self.fault(
                 &format!("{path}.response_body"),
                 format!(
-                    "found {} bytes; with its headers the answer has at most {ANSWER_BYTES_MAX}, so the body at most {room}",
+                    "found {} bytes; with its headers the 503 has at most {ANSWER_BYTES_MAX}, so the body at most {room}",
                     requests.response_body.len()
                 ),
             );

@@ -2,9 +2,10 @@
 //! The meaning of `requests`: buckets, their controllers, rules, answers, and the bounds of all
 //! services together.
 
-use super::{Check, gateways, name_fault};
+use super::{Check, gateways};
 use crate::error::step;
 use crate::gateways::RouteConfig;
+use crate::name::name_fault;
 use crate::requests::*;
 use crate::suggest;
 use crate::text::show_span;

@@ -222,7 +222,7 @@ impl Gate {
         let answers = &mut self.answers;
         let decision = self.chain.decide(&ask, &how, |flood| {
             let allowed = answers.as_mut().is_none_or(|answers| answers.allow(now, source, flood));
-            if allowed { Ok(()) } else { Err(Reason::AnswerCap) }
+            if allowed { Ok(()) } else { Err(Reason::ReplyCap) }
         });
         self.count(&decision);
         match decision.verdict.kind {

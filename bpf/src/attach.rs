@@ -114,7 +114,7 @@ pub struct Attached {
     pub egress: Option<Hook>,
     /// The hook of request rules; `None`: no service has any, or it is lost.
     pub requests: Option<Hook>,
-    /// Hooks that were put on and are not there any more, one sentence each, as of the last look.
+    /// Hooks that were attached and are not there any more, one sentence each, as of the last look.
     pub lost: Vec<String>,
     /// What the operator should know about it.
     pub notes: Vec<String>,
@@ -160,7 +160,7 @@ impl Mounted {
             return self.reassert_filter(device);
         };
         if syscall::link_info(link.as_fd())?.ifindex != device.ifindex {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "it was taken off"));
+            return Err(io::Error::new(io::ErrorKind::NotFound, "it was detached"));
         }
         syscall::link_update(link.as_fd(), self.program.as_fd())?;
         match &self.pin {
@@ -296,7 +296,7 @@ impl Bound {
     }
 
     /// Takes hooks of ours off that this interface had before and does not need any more, and
-    /// wakes those that waited for that. Returns what does not evaluate now, one sentence each.
+    /// activates those that waited for that. Returns what does not evaluate now, one sentence each.
     pub(crate) fn settle(&mut self, core: &Core, earlier: Option<&Self>) -> Vec<String> {
         let Self { interface, device, mounted, .. } = self;
         let earlier = earlier.filter(|earlier| earlier.device == *device);
@@ -326,7 +326,7 @@ impl Bound {
         let mounted = std::mem::take(&mut self.mounted);
         let (mut requests, mut kept): (Vec<_>, Vec<_>) =
             mounted.into_iter().partition(is_of_requests);
-        // What stays stays known: without privileges no filter can be taken off, and while it is
+        // What stays stays known: without privileges no filter can be detached, and while it is
         // there, rules may come back.
         requests.reverse();
         requests.retain(|mounted| self.unmount(mounted).is_some());
@@ -335,7 +335,7 @@ impl Bound {
         self.mounted = kept;
     }
 
-    /// Takes off what was not there before.
+    /// Detaches what was not there before.
     pub(crate) fn undo(&self) {
         for mounted in self.mounted.iter().filter(|mounted| mounted.new) {
             let _ = self.unmount(mounted);

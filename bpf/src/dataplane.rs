@@ -81,7 +81,7 @@ impl Dataplane {
         Ok(dataplane)
     }
 
-    /// Nobody else is in charge any more: takes off what is not planned, lets hooks that waited
+    /// Nobody else is in charge any more: detaches what is not planned, lets hooks that waited
     /// for that work, and removes what other processes and versions pinned. Returns what does not
     /// evaluate now, one sentence each. Does nothing where nothing was begun.
     pub fn commit(&mut self) -> Vec<String> {
@@ -127,7 +127,7 @@ impl Dataplane {
         lost
     }
 
-    /// Takes off links and filters, and removes pins, that are not ours. Returns what still evaluates
+    /// Detaches links and filters, and removes pins, that are not ours. Returns what still evaluates
     /// where nothing is planned, one sentence each.
     fn remove_others(&self) -> Vec<String> {
         let Some(path) = &self.core.plan.settings.pins else {
@@ -202,7 +202,7 @@ impl Dataplane {
         self.core.plan.settings.pins.as_deref()
     }
 
-    /// Looks whether every hook still is where it was put on: a link ends with its interface, and
+    /// Looks whether every hook still is where it was attached: a link ends with its interface, and
     /// one that is made anew under the same name has none; a filter goes with clsact. Cheap, and
     /// needs no privileges. What is not there is told by [`Self::lost`] and [`Self::hooks`].
     pub fn look(&mut self) {
@@ -294,7 +294,7 @@ impl Dataplane {
 
     /// Whether [`Self::apply`] would load programs for this plan, for which a process needs the
     /// privileges of a start: interfaces change, the first rules come, or hooks are lost that could
-    /// be put on again.
+    /// be attached again.
     #[must_use]
     pub fn needs_attach(&self, plan: &Plan) -> bool {
         let rules_come = plan.has_rules() && !self.bound.iter().all(Bound::has_requests);
@@ -318,7 +318,7 @@ impl Dataplane {
     }
 
     /// Takes everything away: hooks, links, maps, pins. Everything passes first, so that a hook
-    /// that cannot be taken off limits nothing. Returns what stays, one sentence each.
+    /// that cannot be detached limits nothing. Returns what stays, one sentence each.
     pub fn detach(mut self) -> Vec<String> {
         let mut left = self.commit();
         if let Err(error) = self.core.stop() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One attempt to put our programs on one interface, within its namespace.
 //!
-//! An attempt only adds links and gives links that are there new programs; nothing is taken off
+//! An attempt only adds links and gives links that are there new programs; nothing is detached
 //! before [`Attempt::settle`], which is called when whoever was in charge before has left. Until
 //! then two of our hooks can be on one interface in the same role (XDP and tcx, say). To evaluate a
 //! SYN twice would count it twice and take two tokens, so the later one waits: a new hook lets
 //! everything pass, one that was there keeps its program. Settling takes the others off first and
-//! wakes the new one then: for the moment in between, SYNs pass and are not counted.
+//! activates the new one then: for the moment in between, SYNs pass and are not counted.
 
 use crate::attach::{Bound, Hook, Mounted, Role, links, remove_pin};
 use crate::core::Core;
@@ -63,8 +63,8 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Every hook that the plan needs, and what the operator should know. If one cannot be put on,
-    /// what was put on before goes again. Where hooks come back, SYNs are evaluated without the others, too:
+    /// Every hook that the plan needs, and what the operator should know. If one cannot be attached,
+    /// what was attached before goes again. Where hooks come back, SYNs are evaluated without the others, too:
     /// those stay known as lost.
     pub(crate) fn all(&self) -> Result<(Vec<Mounted>, Told), Error> {
         let mut told = Told::default();
@@ -96,27 +96,27 @@ impl Attempt<'_> {
         }
     }
 
-    /// Takes our hooks off that are not used any more, then wakes those that waited. Returns what
+    /// Detaches our hooks that are not used any more, then activates those that waited. Returns what
     /// does not evaluate now, one sentence each.
     pub(crate) fn settle(&self, mounted: &mut [Mounted]) -> Vec<String> {
         self.remove_unused(mounted);
         let waiting = mounted.iter_mut().filter(|mounted| mounted.waits);
-        waiting.filter_map(|mounted| self.wake(mounted).err()).map(|e| e.to_string()).collect()
+        waiting.filter_map(|mounted| self.activate(mounted).err()).map(|e| e.to_string()).collect()
     }
 
-    fn wake(&self, mounted: &mut Mounted) -> Result<(), Error> {
+    fn activate(&self, mounted: &mut Mounted) -> Result<(), Error> {
         if let Some(replaced) = mounted.replaces.take() {
             // One that is gone already needs no detaching.
             let _ = syscall::link_detach(replaced.as_fd());
         }
-        let woken = match &mounted.link {
+        let active = match &mounted.link {
             Some(link) => syscall::link_update(link.as_fd(), mounted.program.as_fd()),
             None => {
                 let (program, filter) = (mounted.program.as_fd(), mounted.role.filter());
                 syscall::clsact_attach(program, self.device.ifindex, filter)
             }
         };
-        woken.map_err(|source| self.failed(mounted.hook.name(), source))?;
+        active.map_err(|source| self.failed(mounted.hook.name(), source))?;
         mounted.waits = false;
         Ok(())
     }
@@ -258,7 +258,7 @@ impl Attempt<'_> {
     }
 
     /// What lets everything pass, where our program goes later.
-    fn asleep(&self, hook: Hook, role: Role) -> Result<OwnedFd, Error> {
+    fn standby(&self, hook: Hook, role: Role) -> Result<OwnedFd, Error> {
         let kind = match (hook, role.side()) {
             (Hook::Xdp | Hook::XdpGeneric, _) => syscall::Pass::Xdp,
             (Hook::Tcx, side) => syscall::Pass::Tcx(side),
@@ -288,7 +288,7 @@ impl Attempt<'_> {
                 }
                 link
             }
-            None if waits => self.create(hook, role, &self.asleep(hook, role)?)?,
+            None if waits => self.create(hook, role, &self.standby(hook, role)?)?,
             None => self.create(hook, role, &program)?,
         };
         if let Some(pin) = &pin {
@@ -433,8 +433,8 @@ impl Attempt<'_> {
         if !waits {
             syscall::clsact_attach(program.as_fd(), ifindex, filter).map_err(failed)?;
         } else if new {
-            let asleep = self.asleep(hook, role)?;
-            syscall::clsact_attach(asleep.as_fd(), ifindex, filter).map_err(failed)?;
+            let standby = self.standby(hook, role)?;
+            syscall::clsact_attach(standby.as_fd(), ifindex, filter).map_err(failed)?;
         }
         let (link, pin, replaces) = (None, None, None);
         Ok(Mounted { hook, role, link, pin, new, program, waits, replaces, lost: None })

@@ -163,7 +163,7 @@ unsafe impl Ethtool for Flags {}
 const SIOCETHTOOL: u32 = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 3;
 const ETHTOOL_GFLAGS: u32 = 0x25;
-/// `ETH_FLAG_RXVLAN`: tags of received frames are taken off by the device.
+/// `ETH_FLAG_RXVLAN`: tags of received frames are removed by the device.
 const RX_VLAN: u32 = 1 << 8;
 /// `ETH_FLAG_LRO`: received frames are merged by the device.
 const LRO: u32 = 1 << 15;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Taking off everything that is ours, without a daemon: hooks that a crash left, pins of older
+//! Detaching everything that is ours, without a daemon: hooks that a crash left, pins of older
 //! versions, filters on interfaces that are not planned any more, in any network namespace.
 //!
 //! Ours is a program whose name begins as ours do and that uses a map that is pinned below the pins; or,
@@ -31,7 +31,7 @@ const CONTROL: &str = "tg_control";
 /// Where named network namespaces are: those of iproute2, of Docker, and of containerd.
 const NAMED: [&str; 3] = ["/run/netns", "/run/docker/netns", "/run/containerd/netns"];
 
-/// Whose hooks are taken off.
+/// Whose hooks are detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// Those that belong to the pins.
@@ -52,7 +52,7 @@ pub struct Removal {
     pub orphans: usize,
 }
 
-/// Takes off everything that is ours. Nobody may be in charge of the pins. With `look_only` nothing is
+/// Detaches everything that is ours. Nobody may be in charge of the pins. With `look_only` nothing is
 /// changed: it is said what would be.
 ///
 /// # Errors
@@ -136,7 +136,7 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 /// Whose a program is.
 #[derive(Clone, Copy)]
 enum Found {
-    /// To be taken off.
+    /// To be detached.
     Ours,
     /// Of a tidegate in whose name nobody renews a lease, and not asked for.
     Nobodys,

@@ -121,7 +121,7 @@ const TC_NEXT: i32 = -1;
 /// kernel compares types, attach types and (for large frames) that both take fragments.
 pub(crate) fn load_pass(place: Pass) -> io::Result<OwnedFd> {
     let verdict = if place == Pass::Xdp { XDP_PASS } else { TC_NEXT };
-    load_verdict(place, c"tg_asleep", verdict)
+    load_verdict(place, c"tg_standby", verdict)
 }
 
 /// Loads a program that has the same verdict for every packet.

@@ -92,11 +92,11 @@ static __always_inline __u8 tg_answer_make(void *ctx, struct tg_case *c,
 					   const struct tg_packet *p)
 {
 	if (!tg_answer_possible(p, c->ifindex))
-		return TG_REASON_ANSWER_IMPOSSIBLE;
+		return TG_REASON_REPLY_IMPOSSIBLE;
 	if (!tg_answer_allowed(c))
-		return TG_REASON_ANSWER_CAP;
+		return TG_REASON_REPLY_CAP;
 	c->refusal = tg_answer_room(ctx, p);
-	return c->refusal == TG_ACTION_DROP ? TG_REASON_ANSWER_IMPOSSIBLE : 0;
+	return c->refusal == TG_ACTION_DROP ? TG_REASON_REPLY_IMPOSSIBLE : 0;
 }
 
 /* From what was decided to what is done. */

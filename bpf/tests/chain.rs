@@ -102,7 +102,7 @@ fn a_hook_that_is_taken_over_stays_first_and_one_that_is_not_first_becomes_it() 
     assert_eq!(offered(&second), hidden, "what this test is about");
 
     let given_up = Dataplane::begin(&plan).unwrap();
-    assert_eq!(chains(&net)[0], ["tg_asleep", "stranger", "tg_ingress"], "until the commit");
+    assert_eq!(chains(&net)[0], ["tg_standby", "stranger", "tg_ingress"], "until the commit");
     drop(given_up);
     assert_eq!(chains(&net)[0], ["stranger", "tg_ingress"], "what was begun is taken back");
     assert!(second.reassert().is_empty());

@@ -26,7 +26,7 @@ use support::setup::{SECOND, base};
 use support::setups::{answering, setup};
 use support::time_wait;
 
-/// Set-ups by the dice, and frames for each.
+/// Set-ups at random, and frames for each.
 const SETUPS: usize = 150;
 const FRAMES: usize = 200;
 /// The files that are measured, and the share of their branches that must be taken, in percent.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! By the dice: frames and set-ups, through the hooks and through the reference, which must agree
+//! At random: frames and set-ups, through the hooks and through the reference, which must agree
 //! on what becomes of the frame, on what is counted, and on every byte of an answer.
 //!
 //! `TIDEGATE_SEED=… cargo test -p tidegate-bpf --test differential` repeats or varies a run,

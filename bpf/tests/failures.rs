@@ -79,7 +79,7 @@ impl Subject<'_> {
     fn impossible(normal: &Seen) -> Seen {
         let mut seen = Self::silently(normal);
         if let Counted::Evaluated(evaluated) = &mut seen.counted {
-            (evaluated.kind, evaluated.reason) = (VerdictKind::Drop, Reason::AnswerImpossible);
+            (evaluated.kind, evaluated.reason) = (VerdictKind::Drop, Reason::ReplyImpossible);
         }
         seen
     }

@@ -30,7 +30,7 @@ const HOOK_HEAD: usize = 12;
 const SEED_MAX: usize = 600;
 /// Seeds of the policies: each a whole life of random bytes, some with sane parameters.
 const POLICY_SEEDS: usize = 400;
-/// Conversations by the dice among the seeds of exchanges, and segments in each.
+/// Conversations at random among the seeds of exchanges, and segments in each.
 const TURNS_SEEDS: usize = 120;
 const TURNS_STEPS: usize = 24;
 /// Seeds of the recogniser, of each kind: requests, answers, hellos, bodies.
@@ -96,7 +96,7 @@ fn frames() -> impl Iterator<Item = Vec<u8>> {
     cases.map(|case| case.packet.bytes()).filter(|frame| frame.len() <= SEED_MAX)
 }
 
-/// Every case's frame behind a set-up by the dice, refusing ones preferred.
+/// Every case's frame behind a set-up at random, refusing ones preferred.
 fn hook_seeds() -> Vec<Vec<u8>> {
     let mut dice = Dice::new(seed());
     let behind = |frame: Vec<u8>| {
@@ -151,7 +151,7 @@ fn the_recogniser() {
     assert!(count > 100_000, "{count} inputs");
 }
 
-/// What clients and servers say, by the dice: both as input of harness/turns.c.
+/// What clients and servers say, at random: both as input of harness/turns.c.
 fn said(dice: &mut Dice) -> Vec<u8> {
     let h2 = |kind: u8, length: usize| {
         let mut bytes = vec![0, 0, length as u8, kind, 0, 0, 0, 0, 1];

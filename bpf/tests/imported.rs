@@ -16,7 +16,7 @@ use tidegate_bpf::{Imported, ImportedHits, ImportedRule, Plan};
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
 const HOOKS: [TestHook; 2] = [TestHook::Xdp, TestHook::Tc];
-/// Tables of rules by the dice, and frames for each.
+/// Tables of rules at random, and frames for each.
 const TABLES: usize = 60;
 const FRAMES: usize = 120;
 

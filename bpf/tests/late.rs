@@ -197,7 +197,7 @@ fn whatever_fails_passes(native: &mut Native) {
     // what cannot be counted happens all the same
     let fails_open = |ran: &Ran, fail_at: u32| {
         let seen = ran.seen.clone().unwrap();
-        let refused = [Reason::Late, Reason::AnswerCap, Reason::AnswerImpossible];
+        let refused = [Reason::Late, Reason::ReplyCap, Reason::ReplyImpossible];
         let uncounted = ran.calls[fail_at as usize - 1] == Call::Counts;
         let told = uncounted || refused.contains(&seen.counted.reason());
         assert!(seen.action == Action::Pass || told, "{fail_at}: {seen:?}");

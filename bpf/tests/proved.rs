@@ -27,7 +27,7 @@ use tidegate_policy::{Action, BucketSpec, Params, Policy};
 use tidegate_units::Rate;
 
 /// What is said where no RST is sent.
-const CAP: &str = "answer-cap";
+const CAP: &str = "reply-cap";
 /// How long a handshake proves something.
 const LATELY: u64 = 300 * SECOND;
 
@@ -60,7 +60,7 @@ fn another_service_knows_nothing_of_it(native: &mut Native) {
     let frame = syn_to(v4(1), (9_000, 443)).bytes();
     let arrival = Arrival { frame: &frame, socket: Socket::Nothing, loopback: false };
     let seen = w.native.run(&arrival, How::default()).seen.unwrap();
-    assert_eq!(seen.words(&w.setup), "any/default drop answer-cap");
+    assert_eq!(seen.words(&w.setup), "any/default drop reply-cap");
 }
 
 fn below_the_cap_nobody_is_looked_up(native: &mut Native) {

@@ -21,7 +21,7 @@ use support::recogniser::{
 use support::reference::http::{self, To};
 use support::reference::rules::{Found, HostTest, Rule};
 
-/// Heads by the dice; `TIDEGATE_HEADS` makes it more.
+/// Heads at random; `TIDEGATE_HEADS` makes it more.
 const HEADS_COUNT: usize = 20_000;
 /// Of them, how many the kernel sees, by each compiler.
 const KERNEL_HEADS: usize = 1_500;
@@ -29,7 +29,7 @@ const KERNEL_HEADS: usize = 1_500;
 const CUT_HEADS: usize = 300;
 /// Chunked bodies, each cut into two packets at every byte.
 const BODIES: usize = 300;
-/// Sets of rules by the dice, and requests for each.
+/// Sets of rules at random, and requests for each.
 const RULE_SETS: usize = 60;
 const RULE_HEADS: usize = 100;
 /// Sets that the kernel sees.
@@ -71,7 +71,7 @@ fn what_a_person_can_read() {
     native.finish();
 }
 
-/// Requests and answers by the dice, whole.
+/// Requests and answers at random, whole.
 #[test]
 fn heads_by_the_dice() {
     let mut native = native();
@@ -304,7 +304,7 @@ fn rules_of_tls() {
     native.finish();
 }
 
-/// Rules and requests by the dice, cut anywhere.
+/// Rules and requests at random, cut anywhere.
 #[test]
 fn rules_by_the_dice() {
     let mut native = native();

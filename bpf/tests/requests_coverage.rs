@@ -19,7 +19,7 @@ use support::talk::host::{Host, Rules};
 use support::talk::{Style, Talk};
 use talks::all;
 
-/// Conversations by the dice, and packets in each.
+/// Conversations at random, and packets in each.
 const TALKS: u64 = 300;
 const PACKETS: usize = 40;
 /// The files that are measured, and the share of their branches that must be taken, in percent.

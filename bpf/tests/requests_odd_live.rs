@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Request rules with real sockets and with what comes seldom: requests that are none, heads that never
-//! end, bytes one by one; and a client in a VLAN, whose tag the kernel has taken off the frame.
+//! end, bytes one by one; and a client in a VLAN, whose tag the kernel has removed from the frame.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -139,7 +139,7 @@ fn what_is_no_request_that_can_be_evaluated_passes() {
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
 }
 
-/// Sends frames as they are, and shows those that come: the tag that the kernel has taken off each,
+/// Sends frames as they are, and shows those that come: the tag that the kernel has removed from each,
 /// and the rest of it.
 const RAW: &str = "
 import socket, struct, sys

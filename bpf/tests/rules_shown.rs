@@ -18,7 +18,7 @@ use tidegate_config::{
 };
 use tidegate_policy::Reason;
 
-/// Sets of rules by the dice, and requests for each, of which about a third are hostile;
+/// Sets of rules at random, and requests for each, of which about a third are hostile;
 /// `TIDEGATE_HEADS` makes it more requests.
 const RULE_SETS: usize = 60;
 const RULE_HEADS: usize = 300;

@@ -184,7 +184,7 @@ pub fn admit(params: &Params, state: &mut State, event: &Event) -> Verdict {
 /// The same without the reason: for hosts that ask millions of times a second.
 #[must_use]
 #[inline]
-pub fn judge(params: &Params, state: &mut State, event: &Event) -> VerdictKind {
+pub fn evaluate(params: &Params, state: &mut State, event: &Event) -> VerdictKind {
     let mut raw = RawVerdict::default();
     // SAFETY: as in `admit`.
     unsafe { abi::tg_native_admit(params, state.as_mut_ptr(), event, &mut raw) };

@@ -34,7 +34,7 @@ mod throttle;
 
 pub use abi::{Event, InFlight, Level, Limits, Params, RequestLimits, TOKEN};
 pub use chain::{AcceptQueue, Ask, Chain, Circumstances, Decision};
-pub use ffi::{State, Verdict, VerdictKind, admit, judge};
+pub use ffi::{State, Verdict, VerdictKind, admit, evaluate};
 pub use lately::{LatelyHash, LatelyLine, LatelySpan, LatelyTurn};
 pub use lease::{Execution, Lease};
 pub use min_rate::MinRate;

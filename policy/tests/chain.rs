@@ -422,11 +422,11 @@ fn a_reject_without_a_reply_is_a_drop() {
             let mut asked = false;
             let decision = chain.decide(&ask, &how, |_| {
                 asked = true;
-                Err(Reason::AnswerCap)
+                Err(Reason::ReplyCap)
             });
             let replies = action == Action::Reject || action == Action::Auto && single;
             assert_eq!(asked, replies && !shadow, "{action:?} {single} {shadow}");
-            let reason = if asked { Reason::AnswerCap } else { Reason::Rate };
+            let reason = if asked { Reason::ReplyCap } else { Reason::Rate };
             let rejects = replies && shadow;
             let kind = if rejects { VerdictKind::Reject } else { VerdictKind::Drop };
             assert_eq!((decision.verdict.kind, decision.verdict.reason), (kind, reason));

@@ -18,6 +18,8 @@ const BURST: u32 = 20;
 /// Calm before the flood, and the flood.
 const CALM_S: f64 = 20.0;
 const FLOODED_S: f64 = 40.0;
+/// Nothing was designed or compared with these seeds before. They were taken once and not searched.
+const SEEDS: [u64; 3] = [321, 322, 323];
 
 fn row() -> Row {
     let name = "prefork-cpu-4ms-exponential";
@@ -49,7 +51,8 @@ fn phase(load: f64, flood: f64, by: Option<(&str, Policy, Action)>, seed: u64) -
 /// Goodput of three such courses. A rate that is set to the capacity leaves the length of the queue, and so
 /// what is good, to chance.
 fn goodput(load: f64, flood: f64, by: Option<(&str, Policy, Action)>) -> f64 {
-    [11, 12, 13].map(|seed| phase(load, flood, by, seed).goodput()).iter().sum::<f64>() / 3.0
+    SEEDS.map(|seed| phase(load, flood, by, seed).goodput()).iter().sum::<f64>()
+        / SEEDS.len() as f64
 }
 
 const ALL: [(&str, Policy); 4] = [

@@ -15,7 +15,7 @@ use tidegate_workload::{
 struct Always(Verdict);
 
 impl Filter for Always {
-    fn judge(&mut self, _: Nanos, _: u64, _: u8) -> Verdict {
+    fn evaluate(&mut self, _: Nanos, _: u64, _: u8) -> Verdict {
         self.0
     }
 }
@@ -226,7 +226,7 @@ fn clients_draw_the_same_under_any_filter() {
     /// Admits or drops all first SYNs before second 100, drops everything after.
     struct Early(Verdict);
     impl Filter for Early {
-        fn judge(&mut self, now: Nanos, _: u64, _: u8) -> Verdict {
+        fn evaluate(&mut self, now: Nanos, _: u64, _: u8) -> Verdict {
             if now < Nanos::from_secs(90) { self.0 } else { Verdict::Drop }
         }
     }
@@ -240,7 +240,7 @@ fn cost_adds_up() {
     let spec = Spec { cost, ..spec("classic", Jitter::NONE) };
     struct Second;
     impl Filter for Second {
-        fn judge(&mut self, _: Nanos, _: u64, attempt: u8) -> Verdict {
+        fn evaluate(&mut self, _: Nanos, _: u64, attempt: u8) -> Verdict {
             if attempt == 1 { Verdict::Admit } else { Verdict::Drop }
         }
     }
@@ -257,10 +257,10 @@ fn the_reference_abacus_is_the_shipped_one() {
     /// Judges by both, and stops at the first difference.
     struct Both(PolicyFilter, AbacusReference, u64);
     impl Filter for Both {
-        fn judge(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
-            let shipped = self.0.judge(now, key, attempt);
+        fn evaluate(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
+            let shipped = self.0.evaluate(now, key, attempt);
             self.2 += 1;
-            assert_eq!(shipped, self.1.judge(now, key, attempt), "SYN {} at {now}", self.2);
+            assert_eq!(shipped, self.1.evaluate(now, key, attempt), "SYN {} at {now}", self.2);
             shipped
         }
     }

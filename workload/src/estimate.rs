@@ -42,7 +42,7 @@ pub fn hurst_variance(series: &[f64]) -> Option<f64> {
 #[derive(Clone, Debug, Default)]
 pub struct Ensemble {
     series: f64,
-    /// Taken off every number, so that little is lost when squares are subtracted.
+    /// Subtracted from every number, so that little is lost when squares are subtracted.
     shift: f64,
     /// By octave, 0 being the single slots.
     octaves: Vec<Octave>,

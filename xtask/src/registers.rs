@@ -179,7 +179,7 @@ fn entries(def: &str, call: &str) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Splits at commas outside quotes; quotes are taken off.
+/// Splits at commas outside quotes; quotes are removed.
 fn fields(arguments: &str) -> Result<Vec<String>> {
     let mut fields = vec![String::new()];
     let mut quoted = false;

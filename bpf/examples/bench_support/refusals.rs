@@ -200,7 +200,7 @@ fn full(arena: &Arena) -> Result<Refuser> {
 type Refuse = fn(&Arena) -> Result<Refuser>;
 
 const REFUSALS: [(&str, &str, Refuse); 9] = [
-    ("generator", "making and sending a SYN (already taken off all others)", |_| {
+    ("generator", "making and sending a SYN (already subtracted from all others)", |_| {
         Ok(Refuser::Nobody)
     }),
     ("floor", "an XDP program that drops everything", |arena| floor(arena, "swallow")),

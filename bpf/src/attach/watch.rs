@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Whether hooks that were put on are still there.
+//! Whether hooks that were attached are still there.
 //!
 //! A link ends with its interface: one that is made anew (hot-plug, a restart of what sets up the
 //! network, a bond, a VLAN) has the same name, another number, and no hook. A filter of clsact goes

@@ -75,7 +75,7 @@ pub(crate) fn expected_rule(rules: &[Rule], head: &[u8]) -> Option<Found> {
     evaluated.then(|| rules::find(rules, &http::request(head).0, expected.method))
 }
 
-/// Heads, bodies, hellos and sets of rules by the dice in [`first_wrong`].
+/// Heads, bodies, hellos and sets of rules at random in [`first_wrong`].
 const DICE: (usize, usize, usize, usize) = (3_000, 300, 60, 20);
 /// Heads that are cut at every byte there.
 const CUT: usize = 30;

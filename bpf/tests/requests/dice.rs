@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Conversations by the dice.
+//! Conversations at random.
 
 use super::support::packet::{ACK, FIN, RST, SYN};
 use super::support::random::Dice;
@@ -30,7 +30,7 @@ const SERVER_SAYS: [&str; 8] = [
     "abcdef",
 ];
 
-/// One packet by the dice: mostly the next of its side, sometimes from somewhere near.
+/// One packet at random: mostly the next of its side, sometimes from somewhere near.
 pub(crate) fn throw(talk: &mut Talk<'_>, dice: &mut Dice) {
     if dice.one_in(8) {
         talk.wait(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Frames by the dice: put together header by header with a liking for what is at the edge, then
+//! Frames at random: put together header by header with a liking for what is at the edge, then
 //! often damaged.
 
 use super::packet::*;

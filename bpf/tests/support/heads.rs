@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Heads, bodies and hellos by the dice: mostly sound, some hostile, some damaged.
+//! Heads, bodies and hellos at random: mostly sound, some hostile, some damaged.
 
 use super::random::Dice;
 
@@ -290,7 +290,7 @@ pub fn hello(extensions: &[u8], session: usize) -> Vec<u8> {
     [&[22, 3, 1][..], &vector(2, &message)].concat()
 }
 
-/// A hello by the dice.
+/// A hello at random.
 pub fn any_hello(dice: &mut Dice) -> Vec<u8> {
     const NAMES: [&[u8]; 8] = [
         b"shop.example",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Set-ups by the dice.
+//! Set-ups at random.
 
 use super::native::Answering;
 use super::random::Dice;

@@ -321,7 +321,7 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
         None => words.push(format!("{name}: no rate limit is set.")),
     }
     if let Some(most) = limits.waiting_max {
-        words.push(format!("{name}: at most {most} connections may wait for an answer."));
+        words.push(format!("{name}: at most {most} connections may wait for a response."));
     }
     if let (Some(rate), true) = (limits.min_rate, limits.counts_who_is_there()) {
         let every = Nanos::from_secs_f64(1.0 / rate.get());

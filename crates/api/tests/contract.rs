@@ -270,7 +270,7 @@ fn an_explanation_says_class_limit_reason_and_signal() {
         [
             "shop (enforce): class crawler, priority 5, by its source in 198.51.100.64/26.",
             "shop: new work is limited to 187.2/s, bursts of 20.",
-            "shop: at most 150 connections may wait for an answer.",
+            "shop: at most 150 connections may wait for a response.",
             "shop: one connection in 10.00 s is admitted even if as many wait as may, or the accept queue \
              is at its limit.",
             "shop: resource and queue agree: CPU 100 %, accept queue 511 of 511.",

@@ -28,8 +28,8 @@ pub const CONFIG_DEFAULT: &str = "/etc/tidegate/tidegate.yaml";
 /// Widest line of help.
 pub(crate) const WIDTH_MAX: usize = 100;
 
-/// tidegate keeps an overloaded Linux service at its best: it measures how hard a service is
-/// pressed, decides how much to admit, and turns the rest away early and cheaply.
+/// tidegate keeps an overloaded Linux service at its best: it measures how overloaded a service
+/// is, decides how much to admit, and refuses the rest early and cheaply.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, max_term_width = WIDTH_MAX)]
 pub(crate) struct Cli {
@@ -94,8 +94,8 @@ pub(crate) enum Command {
     },
     /// The kill switch: let everything pass until it is switched off. Works without a daemon, too.
     Release(ReleaseArgs),
-    /// Take off what belongs to the pins of a daemon that has ended: hooks on any interface and in any network
-    /// namespace, and the pins, of any version. With `--orphans` everything that daemons have left. Not while a
+    /// Detach and remove what belongs to the pins of a daemon that has ended: hooks on any interface and in any
+    /// network namespace, and the pins, of any version. With `--orphans` everything that daemons have left. Not while a
     /// daemon runs; nothing of others is touched.
     Detach(DetachArgs),
     /// Set the mode of one service until another is set or the machine boots; a reload, a restart of the daemon

@@ -49,7 +49,7 @@ pub(crate) fn detach(
         json("tidegate-detach/1", &document, out)?;
         return Ok(exit);
     }
-    let what = if args.dry_run { "would take off" } else { "took off" };
+    let what = if args.dry_run { "would detach" } else { "detached" };
     for text in &done.removed {
         writeln!(out, "{what}: {}", plain(text))?;
     }
@@ -63,7 +63,7 @@ pub(crate) fn detach(
         writeln!(
             out,
             "not asked for: {} hooks of other pins, or of none, in whose name nobody renews the lease; `tidegate detach \
-             --orphans` takes them off",
+             --orphans` detaches them",
             done.orphans
         )?;
     }

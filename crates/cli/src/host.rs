@@ -54,7 +54,7 @@ pub trait Host {
     /// When the log or the configuration cannot be used, or no request lies in these hours.
     fn replay(&self, asked: &ReplayAsked<'_>) -> anyhow::Result<Replayed>;
 
-    /// Takes off what daemons have left.
+    /// Detaches and removes what daemons have left.
     ///
     /// # Errors
     /// When one runs, or nothing can be found out; then nothing was changed.

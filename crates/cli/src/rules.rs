@@ -17,7 +17,7 @@ use tidegate_units::Nanos;
 
 /// What would happen to one request in one service.
 #[derive(Debug, Serialize)]
-struct Answer {
+struct Tested {
     service: String,
     /// `shadow` or `enforce`.
     mode: String,
@@ -27,8 +27,8 @@ struct Answer {
     reason: Option<&'static str>,
     /// Its bucket; `None` where nothing limits it.
     bucket: Option<String>,
-    /// How it is answered when the bucket refuses it.
-    answer: Option<String>,
+    /// What becomes of it when the bucket refuses it.
+    action: Option<String>,
     /// Who is refused last: `protected`, `new`, `persistent`.
     rank: Option<&'static str>,
     /// All of it in sentences.
@@ -37,8 +37,8 @@ struct Answer {
 
 /// The document.
 #[derive(Serialize)]
-struct Answers<'a> {
-    answers: &'a [Answer],
+struct Document<'a> {
+    services: &'a [Tested],
 }
 
 /// Which rule a request meets in each service that has rules (or the named one).
@@ -50,12 +50,12 @@ pub(crate) fn test(
     let asked = asked(args)?;
     let config = load(&args.config, &host.registry())?;
     let services = services(&config, args)?;
-    let answers: Vec<Answer> =
-        services.iter().map(|(service, rules)| answer(service, rules, (&asked, args))).collect();
+    let tested: Vec<Tested> =
+        services.iter().map(|(service, rules)| tested(service, rules, (&asked, args))).collect();
     match args.output.output {
-        Format::Json => json("tidegate-rules-test/1", &Answers { answers: &answers }, out)?,
+        Format::Json => json("tidegate-rules-test/1", &Document { services: &tested }, out)?,
         Format::Table => {
-            let words = answers.iter().flat_map(|answer| &answer.words);
+            let words = tested.iter().flat_map(|service| &service.words);
             words.map(|w| plain(w)).try_for_each(|w| writeln!(out, "{w}"))?;
         }
     }
@@ -102,53 +102,53 @@ fn services<'a>(config: &'a Config, args: &RulesTestArgs) -> anyhow::Result<Vec<
     Ok(found)
 }
 
-fn answer(
+fn tested(
     service: &ServiceConfig,
     rules: &RequestsConfig,
     (asked, args): (&Asked, &RulesTestArgs),
-) -> Answer {
+) -> Tested {
     let mode = rules.mode_within(service.mode);
-    let mut answer = Answer {
+    let mut tested = Tested {
         service: service.name.clone(),
         mode: mode.name().into(),
         rule: None,
         reason: None,
         bucket: None,
-        answer: None,
+        action: None,
         rank: None,
         words: Vec::new(),
     };
     let selection = match asked {
         Asked::Request(head) => {
-            answer.words.push(format!("{} ({}): {}", service.name, mode.name(), shown(head)));
+            tested.words.push(format!("{} ({}): {}", service.name, mode.name(), shown(head)));
             rules.select(head)
         }
         Asked::Tls(name) => {
-            answer.words.push(format!("{} ({}): TLS to {name}", service.name, mode.name()));
+            tested.words.push(format!("{} ({}): TLS to {name}", service.name, mode.name()));
             rules.select_tls(name)
         }
         Asked::Unevaluable(Unevaluable { reason, why }) => {
-            answer.words.push(format!("{} ({}): {why}", service.name, mode.name()));
+            tested.words.push(format!("{} ({}): {why}", service.name, mode.name()));
             let rule = rules.unevaluable_rule();
             Selection { rule, unevaluated: Some(*reason), ..Selection::default() }
         }
     };
-    compared(rules, &selection, &mut answer.words);
+    compared(rules, &selection, &mut tested.words);
     if let Some(reason) = selection.unevaluated {
         let reason = reason.name();
-        answer.reason = Some(reason);
-        answer.words.push(format!(
+        tested.reason = Some(reason);
+        tested.words.push(format!(
             "no rule of its own evaluates it ({reason}), so it meets the one with unevaluable: true"
         ));
     }
     match selection.rule.and_then(|index| Some((index, rules.rules.get(index)?))) {
-        None => answer.words.push("it passes: no rule matches".into()),
+        None => tested.words.push("it passes: no rule matches".into()),
         Some((index, rule)) => {
-            answer.rule = Some(index);
-            meets(&mut answer, (rules, rule), (&selection, mode, args.later));
+            tested.rule = Some(index);
+            meets(&mut tested, (rules, rule), (&selection, mode, args.later));
         }
     }
-    answer
+    tested
 }
 
 /// The request as it was understood.
@@ -176,13 +176,13 @@ fn compared(rules: &RequestsConfig, selection: &Selection, words: &mut Vec<Strin
 }
 
 fn meets(
-    answer: &mut Answer,
+    tested: &mut Tested,
     (rules, rule): (&RequestsConfig, &RuleConfig),
     (selection, mode, later): (&Selection, Mode, bool),
 ) {
     let found = rule.bucket.as_ref().and_then(|name| rules.bucket(name));
     let Some(bucket) = found.and_then(|index| rules.buckets.get(index)) else {
-        answer.words.push("it is admitted: the rule says so, and no other rule is asked".into());
+        tested.words.push("it is admitted: the rule says so, and no other rule is asked".into());
         return;
     };
     let (rank, why) = match (&selection.protected_by, later && rule.close_persistent) {
@@ -196,14 +196,14 @@ fn meets(
         }
         (None, false) => ("new", "first request of its connection".to_owned()),
     };
-    answer.bucket = Some(bucket.name.clone());
-    answer.rank = Some(rank);
-    answer.answer = Some(rule.refusal().name().into());
-    answer.words.push(format!("it takes from the bucket {}", described(bucket)));
-    answer.words.push(format!("rank {rank}: {why}"));
+    tested.bucket = Some(bucket.name.clone());
+    tested.rank = Some(rank);
+    tested.action = Some(rule.refusal().name().into());
+    tested.words.push(format!("it takes from the bucket {}", described(bucket)));
+    tested.words.push(format!("rank {rank}: {why}"));
     // Of TLS and HTTP/2, a 503 would be no response.
     let plain = !matches!(selection.unevaluated, Some(Unevaluated::Http2 | Unevaluated::Tls));
-    answer.words.push(refused(rules, (rule, plain), mode));
+    tested.words.push(refused(rules, (rule, plain), mode));
 }
 
 fn described(bucket: &BucketConfig) -> String {

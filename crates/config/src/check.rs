@@ -10,6 +10,7 @@ mod throttle;
 
 use super::error::{ConfigError, step};
 use super::gateways::RouteConfig;
+use super::name::name_fault;
 use super::presets::Preset;
 use super::shape::Places;
 use super::text::show_span;
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::Path;
-use tidegate_model::{NAME_MAX, PRIORITIES, RATE_FLOOR};
+use tidegate_model::{PRIORITIES, RATE_FLOOR};
 use tidegate_units::{Nanos, Rate};
 
 /// The keys of `control` that each controller knows, `name` aside.
@@ -371,17 +372,6 @@ impl Check<'_> {
 
 /// Longest path of a Unix socket, in bytes (sockaddr_un without the final zero).
 const SOCKET_PATH_MAX: usize = 107;
-
-/// What is wrong with a name of a service or class, if anything.
-pub(super) fn name_fault(name: &str) -> Option<String> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let starts = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
-    let good = starts && name.chars().all(allowed) && name.len() <= NAME_MAX;
-    let say = format!(
-        "a name has 1 to {NAME_MAX} letters, digits, - or _, and begins with a letter or digit"
-    );
-    (!good).then_some(say)
-}
 
 /// What is wrong with the name of an interface, if anything (the kernel's dev_valid_name).
 fn interface_name_fault(name: &str) -> Option<String> {

@@ -15,6 +15,7 @@ mod file;
 mod files;
 mod flowspec;
 mod gateways;
+mod name;
 mod named;
 mod namespace;
 mod presets;

@@ -52,7 +52,7 @@ pub const ABACUS_SCHEDULE: [Nanos; 3] =
     [Nanos::from_secs(1), Nanos::from_secs(3), Nanos::from_secs(7)];
 /// Shortest and longest tick of the daemon: each tick renews the lease, which holds for 3 s.
 pub const TICK_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::SECOND);
-/// Shortest and longest objective of a service: what the default controller reckons with.
+/// Shortest and longest objective of a service: what the default controller computes with.
 pub const OBJECTIVE_RANGE: (Nanos, Nanos) = (Nanos::from_millis(10), Nanos::from_secs(60));
 /// Largest share of a bucket that may be reserved for the classes above the default.
 pub const RESERVE_MAX: f64 = 0.9;
@@ -203,7 +203,7 @@ pub struct ServiceConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = LISTEN_MAX))]
     pub target: Vec<Listen>,
-    /// Answers later than this are worth nothing to its clients; 10 ms to 60 s.
+    /// Responses later than this are worth nothing to its clients; 10 ms to 60 s.
     #[serde(default = "ServiceConfig::objective_default", with = "text::span")]
     #[schemars(with = "text::SpanText")]
     pub objective: Nanos,
@@ -604,7 +604,7 @@ pub struct Exempt {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Replies {
-    /// Most RSTs per second and CPU to anybody; what is above is dropped silently. 0: never answer.
+    /// Most RSTs per second and CPU to anybody; what is above is dropped silently. 0: none.
     #[schemars(range(max = 10_000_000))]
     pub rst_per_second: u32,
     /// Beyond these, most RSTs per second and CPU to sources that completed a handshake in the last 5

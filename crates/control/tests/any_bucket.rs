@@ -271,7 +271,7 @@ fn under_pressure(cpu: Option<Reading<Share>>, hits: u64) -> Signals {
     s
 }
 
-/// Signals that age hold a limit for ten periods and then let go; they never lower it.
+/// Signals that age hold a limit for ten periods and then lift it; they never lower it.
 #[test]
 fn stale_signals_freeze_and_lost_ones_release() {
     let full = Some(Reading::fresh(Share::ONE));
@@ -309,7 +309,7 @@ fn lose<T>(reading: &mut Option<Reading<T>>, age: Option<Nanos>) {
 
 type Lose = fn(&mut Signals, Option<Nanos>);
 
-/// What a default bucket of this gauge judges by, and how to lose it.
+/// What a default bucket of this gauge decides by, and how to lose it.
 fn inputs(gauge: Gauge) -> Vec<(&'static str, Lose)> {
     let mut all: Vec<(&'static str, Lose)> =
         vec![("bucket counts", |s, age| lose(&mut s.buckets[0].counts, age))];

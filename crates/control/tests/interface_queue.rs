@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Large files on a link with a short queue, beside a small load: controllers hold the queue by the
-//! large files, neither starve them nor swing, and let go afterwards.
+//! large files, neither starve them nor swing, and are lifted afterwards.
 //!
 //! ```text
 //!   large (142 kB) ─► bucket ─┐

@@ -312,7 +312,7 @@ fn routers_without_hit_counters_are_told_rarely_and_let_go() {
         assert!(good >= 0.95, "{passes}: {good}");
         assert!(during <= 5, "{passes}: {:?}", routers.updates);
         let ends = routers.updates.iter().filter(|(_, told)| told.is_none()).count();
-        assert_eq!(ends, 0, "{passes}: never let go in the overload: {:?}", routers.updates);
+        assert_eq!(ends, 0, "{passes}: never lifted in the overload: {:?}", routers.updates);
         routers.seconds(60, 0.5 * CAPACITY);
         let (last, told) = *routers.updates.last().expect("an update");
         assert!(told.is_none() && last <= 330 + 30, "{passes}: {:?}", routers.updates);
@@ -492,7 +492,7 @@ fn a_route_that_is_let_go_too_early_stays_longer_the_next_time() {
     println!("{stays:?}");
     assert!((least..least + 5).contains(&stays[0]), "{stays:?}");
     assert!(stays[1] >= 2 * least && stays.windows(2).all(|two| two[1] >= two[0]), "{stays:?}");
-    // Let go by an operator: at once, and it is forgotten.
+    // Lifted by an operator: at once, and it is forgotten.
     rounds(&mut law, &mut now, 5, Some(100.0), Some(900.0));
     law.clear();
     assert_eq!(law.rate(), None);

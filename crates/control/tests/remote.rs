@@ -17,6 +17,9 @@ const CAPACITY: f64 = 45.0;
 /// Share of a response's cost that a refusal costs the server (table 1 of the paper, fitted).
 const REFUSAL: f64 = 0.19;
 const FLOOR: f64 = 1.0;
+/// The first seed of each test. Nothing was designed or compared with seeds from here on. They were taken
+/// once and not searched.
+const SEED: u64 = 361;
 
 fn shop() -> Scope {
     Scope::Service("shop".into())
@@ -246,7 +249,7 @@ const LOADS: [[f64; 2]; 2] = [[45.0, 27.0], [60.0, 41.0]];
 #[test]
 fn without_limits_the_server_loses_what_the_paper_says() {
     for (load, expected) in LOADS.into_iter().zip([39.0, 32.0]) {
-        let mut world = World::new(1, &load, 1.0, Nanos::ZERO);
+        let mut world = World::new(SEED, &load, 1.0, Nanos::ZERO);
         let (good, limits) = world.run(60);
         assert!((good - expected).abs() < 1.0 && limits.is_empty(), "{good}");
     }
@@ -255,7 +258,7 @@ fn without_limits_the_server_loses_what_the_paper_says() {
 #[test]
 fn with_feedback_the_nodes_admit_what_the_server_can_take() {
     for load in LOADS {
-        let mut world = World::new(2, &load, 0.0, TICK);
+        let mut world = World::new(SEED, &load, 0.0, TICK);
         world.run(20);
         let (good, limits) = world.run(120);
         assert!(good >= 0.96 * CAPACITY, "{load:?}: {good}");
@@ -269,7 +272,7 @@ fn with_feedback_the_nodes_admit_what_the_server_can_take() {
 
 #[test]
 fn a_third_of_the_messages_lost_barely_moves_the_limit() {
-    for (seed, load) in (10..14).zip(LOADS.into_iter().cycle()) {
+    for (seed, load) in (SEED..SEED + 4).zip(LOADS.into_iter().cycle()) {
         let mut world = World::new(seed, &load, 0.3, TICK);
         world.run(20);
         let (good, limits) = world.run(300);
@@ -282,7 +285,7 @@ fn a_third_of_the_messages_lost_barely_moves_the_limit() {
 
 #[test]
 fn feedback_that_is_five_seconds_late_keeps_nine_tenths() {
-    for (seed, load) in (20..24).zip(LOADS.into_iter().cycle()) {
+    for (seed, load) in (SEED..SEED + 4).zip(LOADS.into_iter().cycle()) {
         let mut world = World::new(seed, &load, 0.0, Nanos::from_secs(5));
         world.run(30);
         let (good, limits) = world.run(300);
@@ -296,7 +299,9 @@ fn feedback_that_is_five_seconds_late_keeps_nine_tenths() {
 /// taken the first step in time, all open in time, never below the floor and never tighter.
 #[test]
 fn a_cut_line_opens_in_steps() {
-    for (seed, loss, delay) in [(30, 0.0, TICK), (31, 0.3, TICK), (32, 0.0, Nanos::from_secs(5))] {
+    for (seed, loss, delay) in
+        [(SEED, 0.0, TICK), (SEED + 1, 0.3, TICK), (SEED + 2, 0.0, Nanos::from_secs(5))]
+    {
         let mut world = World::new(seed, &LOADS[1], loss, delay);
         world.run(30);
         world.down.iter_mut().for_each(|line| line.cut = true);
@@ -342,7 +347,7 @@ fn opens_in_steps(world: &mut World) {
 
 #[test]
 fn when_the_crowd_has_gone_the_limits_go() {
-    let mut world = World::new(40, &LOADS[1], 0.0, TICK);
+    let mut world = World::new(SEED, &LOADS[1], 0.0, TICK);
     world.run(30);
     assert!(world.nodes.iter().all(|node| node.rate.is_some()));
     world.nodes.iter_mut().for_each(|node| node.demand = 15.0);
@@ -352,7 +357,7 @@ fn when_the_crowd_has_gone_the_limits_go() {
 
 #[test]
 fn a_node_that_lost_its_limit_probes() {
-    let mut world = World::new(50, &LOADS[0], 0.0, TICK);
+    let mut world = World::new(SEED, &LOADS[0], 0.0, TICK);
     world.run(20);
     assert!(world.feedback.nodes().iter().all(|node| !node.probes && node.offered > 0));
     world.down[0].cut = true;

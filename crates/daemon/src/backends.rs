@@ -107,7 +107,7 @@ mod tests {
         }
         for tick in 30..60 {
             let now = signals(10_000 + 100 * tick, vec![Backend::default()]);
-            assert_eq!(backends.tick(&now, Mode::Enforce).rate, None, "let go after 3 s");
+            assert_eq!(backends.tick(&now, Mode::Enforce).rate, None, "lifted after 3 s");
         }
         let back = backends.tick(&signals(16_000, vec![reported(1000, 0)]), Mode::Enforce);
         assert!(back.rate.unwrap().get() >= 400.0, "begins anew, not where it was: {back:?}");
@@ -128,7 +128,7 @@ mod tests {
         let held = backends.tick(&signals(3_100, one()), Mode::Enforce);
         assert_eq!(held.rate.map(Rate::get), Some(600.0), "a lost report changes nothing at first");
         let gone = backends.tick(&signals(6_100, one()), Mode::Enforce);
-        assert_eq!(gone.rate, None, "and lets go in the end");
+        assert_eq!(gone.rate, None, "and is lifted in the end");
     }
 
     /// A service with back-ends and one bucket of requests.
@@ -281,7 +281,7 @@ mod tests {
         coupled(config, Vec::new(), controllers::make(config))
     }
 
-    /// The default controller of each of two back-ends, which judges by the connections that wait
+    /// The default controller of each of two back-ends, which decides by the connections that wait
     /// there: they are told every two seconds, and lost to it if they age for one.
     #[test]
     fn connections_that_wait_at_a_back_end_count_for_as_long_as_well() {

@@ -311,7 +311,7 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
 }
 
 /// The signals of a service are those of its back-ends: resources and queues of this host are not
-/// its own. Shown is the back-end that is pressed most; each of them has its own controllers.
+/// its own. Shown is the back-end under the most pressure; each of them has its own controllers.
 fn take(sensed: &mut Sensed, backends: Vec<Backend>) {
     sensed.problems.retain(|problem| !ELSEWHERE.contains(&problem.signal));
     let silent: Vec<String> = backends.iter().filter(|b| !b.valid).map(silence).collect();
@@ -426,14 +426,14 @@ mod tests {
         for signal in ["accept queue", "cpu", "counters"] {
             sensed.problems.push(Problem { signal, why: String::new() });
         }
-        let mut pressed = Backend { peer: "b1".into(), valid: true, ..Backend::default() };
-        pressed.resource.cpu = Some(Reading::fresh(Share::new(0.97)));
-        pressed.queue.accept = Some(Reading::fresh(AcceptQueue { length: 90, limit: 100 }));
+        let mut short = Backend { peer: "b1".into(), valid: true, ..Backend::default() };
+        short.resource.cpu = Some(Reading::fresh(Share::new(0.97)));
+        short.queue.accept = Some(Reading::fresh(AcceptQueue { length: 90, limit: 100 }));
         let mut calm = Backend { peer: "b2".into(), valid: true, ..Backend::default() };
         calm.resource.cpu = Some(Reading::fresh(Share::new(0.3)));
         calm.queue.accept = Some(Reading::fresh(AcceptQueue { length: 0, limit: 100 }));
         let gone = Backend { peer: "b3".into(), ..Backend::default() };
-        take(&mut sensed, vec![calm, pressed, gone]);
+        take(&mut sensed, vec![calm, short, gone]);
         let Signals { resource, queue, backends, .. } = &sensed.signals;
         assert_eq!(resource.cpu, Some(Reading::fresh(Share::new(0.97))));
         assert_eq!(resource.memory_pressure, None, "nobody reported it");

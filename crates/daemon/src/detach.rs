@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `tidegate detach`: takes off what daemons left. Not beside one that runs: it would put its hooks on
+//! `tidegate detach`: detaches what daemons left. Not beside one that runs: it would put its hooks on
 //! again.
 
 use crate::lock::Lock;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tidegate_bpf::{Error, Removal, Whose, remove_all};
 use tidegate_units::{Clock, MonotonicClock};
 
-/// Why nothing was taken off.
+/// Why nothing was detached.
 #[derive(Debug, thiserror::Error)]
 pub enum DetachError {
     /// A daemon is in charge of the pins.
@@ -27,7 +27,7 @@ pub enum DetachError {
     Kernel(#[from] Error),
 }
 
-/// Takes off everything that belongs to the pins, and with `orphans` also what belongs to nobody; with
+/// Detaches everything that belongs to the pins, and with `orphans` also what belongs to nobody; with
 /// `look_only` it is only said.
 ///
 /// # Errors

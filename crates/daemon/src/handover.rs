@@ -5,7 +5,7 @@
 //! new: begin ──► old: decides nothing any more, renews the lease, says what it had decided
 //! new: adopts the pinned state, applies its configuration, binds the socket in place of the old
 //! new: finish ─► old: ends, and leaves everything attached      (new fails: abort ─► old goes on)
-//! new: takes off what was the old one's and is not its own; ticks
+//! new: detaches what was the old one's and is not its own; ticks
 //! ```
 //!
 //! Until `finish` the new one only adds hooks and gives links its programs. An old daemon that goes

@@ -12,7 +12,7 @@ const LASTS: Nanos = Nanos::SECOND;
 /// A limit is lifted when for so long none of those it was set for held as many as it allows: longer than
 /// servers wait for a request.
 const LIFTED_AFTER: Nanos = Nanos::from_secs(60);
-/// A limit is let go when for so long it has not been known whether it is needed: with the others.
+/// A limit is lifted when for so long it has not been known whether it is needed: with the others.
 const LOST_AFTER: Nanos = Nanos::from_secs(3);
 /// The least limit: one connection that is opened in advance, and one that is about to be used.
 const LIMIT_MIN: u32 = 2;

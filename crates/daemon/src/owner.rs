@@ -266,7 +266,7 @@ impl Owner {
         self.renew(self.clock.now());
     }
 
-    /// The predecessor has left: what was its and is not ours is taken off. To be called while the
+    /// The predecessor has left: what was its and is not ours is detached. To be called while the
     /// process still has its privileges.
     pub fn commit(&mut self) {
         let left = self.plane.commit();
@@ -751,7 +751,7 @@ impl Owner {
     /// A clean stop: detaches everything, so that all passes at once, and forgets what was learned.
     ///
     /// # Errors
-    /// When something could not be taken off; the lease opens within 10 s then.
+    /// When something could not be detached; the lease opens within 10 s then.
     pub fn detach(mut self) -> Result<(), PlaneError> {
         if let Some(keeper) = &mut self.keeper {
             keeper.forget();
@@ -759,7 +759,7 @@ impl Owner {
         self.record.note(What::Stopped { kept: false });
         self.record.close(self.clock.now());
         let detached = self.plane.detach();
-        // What the disk takes is not taken off later for it.
+        // What the disk takes is not subtracted later for it.
         self.record.flush();
         detached
     }

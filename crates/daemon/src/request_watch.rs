@@ -241,7 +241,7 @@ fn rules(requests: &RequestsConfig, watched: &Watched, now: Nanos) -> Vec<RuleSt
         name: rule.label(),
         rule: rule.to_string(),
         bucket: rule.bucket.clone(),
-        answer: rule.refusal().name().into(),
+        action: rule.refusal().name().into(),
         counts: watched.counts.rules.get(i).copied().unwrap_or_default(),
         signals: watched.rules.signals(i, now),
         in_flight_sum: watched.rules.in_flight_sum(i),
@@ -260,7 +260,7 @@ pub(crate) fn advice(
     let mut said = Vec::new();
     if !sees_answers {
         said.push((
-            format!("{name}: answers"),
+            format!("{name}: responses"),
             "an interface has no egress hook: only the first request of a connection is evaluated, \
              and how many are in flight is not known",
         ));

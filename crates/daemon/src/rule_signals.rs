@@ -80,7 +80,7 @@ impl RuleWatch {
         let span = self.base.as_ref().map_or(now, |base| base.at);
         RuleSignals {
             in_flight: aged(signals.in_flight, now.since(self.read)),
-            answers: aged(signals.answers, now.since(span)),
+            responses: aged(signals.responses, now.since(span)),
             first_byte: aged(signals.first_byte, now.since(span)),
             end: aged(signals.end, now.since(span)),
         }
@@ -99,7 +99,7 @@ fn over(now: &RuleServed, then: &RuleServed, seconds: f64) -> RuleSignals {
     let started = now.started.saturating_sub(then.started);
     RuleSignals {
         in_flight: None,
-        answers: Some(Reading::fresh(Rate::per_second(answered as f64 / seconds.max(1e-9)))),
+        responses: Some(Reading::fresh(Rate::per_second(answered as f64 / seconds.max(1e-9)))),
         first_byte: mean(started, (now.started_time, then.started_time)),
         end: mean(answered, (now.answered_time, then.answered_time)),
     }
@@ -134,19 +134,19 @@ mod tests {
         let mut watch = RuleWatch::default();
         watch.take(ms(1_000), &counts(10, 8, (9, 90), (8, 160)));
         let first = watch.signals(0, ms(1_000));
-        assert_eq!((first.in_flight, first.answers), (Some(Reading::fresh(2)), None));
+        assert_eq!((first.in_flight, first.responses), (Some(Reading::fresh(2)), None));
         watch.take(ms(1_500), &counts(30, 20, (21, 300), (20, 500)));
         let between = watch.signals(0, ms(1_500));
         assert_eq!(between.in_flight, Some(Reading::fresh(10)), "of now");
-        assert_eq!(between.answers, None, "half a second says little of rare requests");
+        assert_eq!(between.responses, None, "half a second says little of rare requests");
         watch.take(ms(3_000), &counts(50, 50, (49, 490), (48, 960)));
         let later = watch.signals(0, ms(3_200));
         let aged = |value| Some(Reading { value, age: ms(200) });
         assert_eq!(later.in_flight, Some(Reading { value: 0, age: ms(200) }));
-        assert_eq!(later.answers.map(|r| (r.value.get(), r.age)), Some((20.0, ms(200))));
+        assert_eq!(later.responses.map(|r| (r.value.get(), r.age)), Some((20.0, ms(200))));
         assert_eq!((later.first_byte, later.end), (aged(ms(10)), aged(ms(20))));
         let names: Vec<&str> = later.ages().map(|(name, _)| name).collect();
-        assert_eq!(names, ["in_flight", "answers", "first_byte", "end"]);
+        assert_eq!(names, ["in_flight", "responses", "first_byte", "end"]);
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         watch.take(s(2), &counts(1, 2, (0, 0), (0, 0)));
         let anew = watch.signals(0, s(2));
         assert_eq!(anew.in_flight, Some(Reading::fresh(0)));
-        assert_eq!(anew.answers.map(|r| r.value.get()), Some(0.0));
+        assert_eq!(anew.responses.map(|r| r.value.get()), Some(0.0));
         assert_eq!((anew.first_byte, anew.end), (None, None));
         watch.take(s(4), &[]);
         assert_eq!(watch.signals(0, s(4)), RuleSignals::default());

@@ -2,16 +2,16 @@
 //! The process around the owner: start, loop, end.
 //!
 //! # Signals
-//! - SIGTERM, SIGINT: a clean stop. Everything is taken off, so everything passes at once; with
+//! - SIGTERM, SIGINT: a clean stop. Everything is detached, so everything passes at once; with
 //!   `keep` it stays attached instead, and the lease opens within 10 s unless another daemon comes.
 //! - SIGUSR2: the end before a restart (systemd: `RestartKillSignal=`). Everything stays attached, and
 //!   what was learned is kept for the daemon that comes.
 //! - SIGHUP: reload.
-//! - SIGKILL, a panic: nothing is taken off, the limits hold for 3 s and open until 10 s; a daemon
+//! - SIGKILL, a panic: nothing is detached, the limits hold for 3 s and open until 10 s; a daemon
 //!   that starts in the meantime adopts all of it.
 //!
 //! A supervisor that asks for it ([`crate::supervisor`]) hears when the daemon is in charge, that its loop
-//! goes round, and that it ends. One that hears nothing kills it: nothing is taken off, as above.
+//! goes round, and that it ends. One that hears nothing kills it: nothing is detached, as above.
 //!
 //! SIGTERM, SIGINT and SIGHUP are listened to before anything is attached: what comes during the start is
 //! followed at its end, and a stop leaves a predecessor in charge that still waits.
@@ -214,7 +214,7 @@ struct Ssh {
 }
 
 /// Takes over or starts afresh. Until the predecessor has said that it leaves, a failure leaves it in
-/// charge, with the hooks that it had: nothing is taken off before the commit. Without one, the lock
+/// charge, with the hooks that it had: nothing is detached before the commit. Without one, the lock
 /// on the pins is had before anything is pinned. `None`: told to stop, and the predecessor goes on.
 fn start(
     options: &Options,
@@ -624,7 +624,7 @@ impl Life {
         }
     }
 
-    /// What a successor has taken over already is not ours to take off.
+    /// What a successor has taken over already is not ours to detach.
     fn stopped(&self) -> End {
         if self.leaving.begun() { End::Succeeded } else { End::Stopped }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The harness of the fuzz target `kept_state`, bounded, without a fuzzer: bytes by the dice, and a
+//! The harness of the fuzz target `kept_state`, bounded, without a fuzzer: bytes at random, and a
 //! state that was kept, changed in a few places.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 

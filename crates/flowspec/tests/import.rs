@@ -83,7 +83,7 @@ fn routes() -> Vec<Unicast> {
 }
 
 /// What becomes of one path.
-fn judged(policy: Policy, path: &Path, routes: &[Unicast]) -> Result<(), Refusal> {
+fn evaluated(policy: Policy, path: &Path, routes: &[Unicast]) -> Result<(), Refusal> {
     let mut importer = Importer::new(policy);
     importer.update(std::slice::from_ref(path), routes);
     match importer.refusal(path.family, &path.nlri) {
@@ -101,7 +101,7 @@ fn judged(policy: Policy, path: &Path, routes: &[Unicast]) -> Result<(), Refusal
 }
 
 fn outside(path: &Path, routes: &[Unicast]) -> Result<(), Refusal> {
-    judged(policy(PEER_AS), path, routes)
+    evaluated(policy(PEER_AS), path, routes)
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn in_our_own_as_a_controller_may_limit_too() {
         (with(vec![foreign.clone()]), best(id), Err(Refusal::Originator)),
         (with(vec![foreign, originator([10, 9, 0, 7])]), best(None), Err(Refusal::Originator)),
     ] {
-        assert_eq!(judged(policy(OWN), &path, &routes), verdict, "{path:?} {routes:?}");
+        assert_eq!(evaluated(policy(OWN), &path, &routes), verdict, "{path:?} {routes:?}");
     }
 }
 
@@ -287,14 +287,18 @@ fn only_rates_are_taken_as_actions() {
     }
     let discards = Policy { discard: true, ..policy(PEER_AS) };
     for rate in [0.0, 1e-30, 1_499.0] {
-        assert_eq!(judged(discards.clone(), &with(&[(BYTES, rate)]), &routes()), Ok(()), "{rate}");
+        assert_eq!(
+            evaluated(discards.clone(), &with(&[(BYTES, rate)]), &routes()),
+            Ok(()),
+            "{rate}"
+        );
     }
     // What is exported can be imported.
     let rate = Rate::per_second(6_000.0);
     for action in [Action::Bytes(rate), Action::Packets(rate)] {
         let mut one = path("192.0.2.7/32");
         one.attributes = attributes::encode(action);
-        assert_eq!(judged(policy(OWN), &one, &[]), Ok(()), "{action}");
+        assert_eq!(evaluated(policy(OWN), &one, &[]), Ok(()), "{action}");
     }
 }
 
@@ -426,9 +430,9 @@ fn established_connections_need_consent() {
         (Rule { protocol: Some(17), flags: None, ..first.clone() }, true),
     ] {
         let expected = if safe { Ok(()) } else { Err(Refusal::Established) };
-        assert_eq!(judged(careful(), &of(&rule), &routes()), expected, "{rule}");
-        assert_eq!(judged(policy(PEER_AS), &of(&rule), &routes()), Ok(()), "{rule}");
-        assert_eq!(judged(careful(), &open(&of(&rule)), &routes()), Ok(()), "it drops nothing");
+        assert_eq!(evaluated(careful(), &of(&rule), &routes()), expected, "{rule}");
+        assert_eq!(evaluated(policy(PEER_AS), &of(&rule), &routes()), Ok(()), "{rule}");
+        assert_eq!(evaluated(careful(), &open(&of(&rule)), &routes()), Ok(()), "it drops nothing");
     }
 }
 
@@ -693,7 +697,7 @@ proptest! {
     #[test]
     fn another_check_agrees(made in made()) {
         let policy = policy(if made.internal { OWN } else { PEER_AS });
-        let verdict = judged(policy, &made.path(), &made.routes());
+        let verdict = evaluated(policy, &made.path(), &made.routes());
         prop_assert_eq!(verdict.is_ok(), made.may_count(), "{:?}", verdict);
     }
 }
@@ -707,7 +711,7 @@ fn made_up_paths_are_taken_and_refused() {
     for _ in 0..10_000 {
         let made = made().new_tree(&mut runner).unwrap().current();
         let policy = policy(if made.internal { OWN } else { PEER_AS });
-        match judged(policy, &made.path(), &made.routes()) {
+        match evaluated(policy, &made.path(), &made.routes()) {
             Ok(()) => taken += 1,
             Err(why) => drop(reasons.insert(why)),
         }

@@ -2,9 +2,9 @@
 //! The beginning of an overload, request by request.
 //!
 //! The control loop needs three ticks to see an overload, and by the first of them a crowd has brought in
-//! what the service works off in a second. Here every question counts. Two families have to agree:
+//! what the service completes in a second. Here every question counts. Two families have to agree:
 //!
-//! - **balance**: more requests came than the service works off at its best, and not by few. A sum of those who
+//! - **balance**: more requests came than the service completes at its best, and not by few. A sum of those who
 //!   came, less the pace at which the service responds at best, never below zero (a CUSUM, Page 1954);
 //! - **time**: as many requests are there for longer than one usually takes: those in flight, less those
 //!   who have passed within a usual response time. What is usually in flight does not count.
@@ -13,7 +13,7 @@
 //! many come as before, so the sum stays low. Idle workers that take up a crowd: nobody is there for long.
 //! Either shows one family alone, and changes nothing.
 //!
-//! How many are few is what the controller says, and twice the largest burst that was worked off lately
+//! How many are few is what the controller says, and twice the largest burst that was drained lately
 //! without an overload. Beyond it the limit in flight is there, and not at what the service answers within the
 //! objective. It is the same limit: once it has refused, its lower level holds. Where the controller gives
 //! none ([`tidegate_model::limits::Onset`]) nothing here limits anything.
@@ -165,7 +165,7 @@ pub(crate) struct Onset {
     /// Those who came beyond the pace, at this time; below zero: who was held up may come beyond it.
     sum: f64,
     at: Nanos,
-    /// The largest burst that was borne, when that was, and the one that is not worked off yet.
+    /// The largest burst that was borne, when that was, and the one that is not drained yet.
     borne: f64,
     borne_at: Nanos,
     stands: f64,
@@ -349,7 +349,7 @@ mod tests {
         assert!(BORNE * onset.borne(Nanos::from_secs(90_000)) >= 99.9, "and once a day");
     }
 
-    /// Twice a burst that was worked off is few, and one that ended in an overload says nothing.
+    /// Twice a burst that was drained is few, and one that ended in an overload says nothing.
     #[test]
     fn a_burst_that_was_borne_is_known() {
         for (sheds, known) in [(false, true), (true, false)] {

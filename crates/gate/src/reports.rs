@@ -9,12 +9,12 @@
 //!   than the *margin* is *overtaken*. It counts as completed, with a time that is not known, whether its
 //!   report is lost, its client slow, or it is one of the few that are long: these hold few seats. The
 //!   margin is twice what 19 of 20 requests take of the server, and what reports are usually late. Of
-//!   those within the margin the usual share is dead already; so many are taken off. A report that comes
+//!   those within the margin the usual share is dead already; so many are subtracted. A report that comes
 //!   after all says whether its request was dead. Where nothing is reported nothing is overtaken: that
 //!   may be a server that hangs.
 //! - **Late**: a report says how long the server took. A request is counted as in flight for that and
 //!   for the delay of its report. So those who were admitted in an interval as long as the delay, and
-//!   have had their time, are taken off; at most as many as the server has lately served in such an
+//!   have had their time, are subtracted; at most as many as the server has lately served in such an
 //!   interval, since a queue that grows is not reported yet. Only requests that were not overtaken
 //!   count in the mean delay, so that it is short.
 //!   What is left is never less than rate × time of the server (Little's law).
@@ -45,7 +45,7 @@ const USUALLY_LATE: f64 = 0.5;
 const LATE_SECONDS: (f64, f64) = (0.1, 1.0);
 /// Longest margin, in seconds. Of requests that usually take longer only so much is seen.
 const MARGIN_SECONDS: f64 = 10.0;
-/// Longest delay that is taken off, in seconds. After longer silence reports are missing.
+/// Longest delay that is subtracted, in seconds. After longer silence reports are missing.
 const DELAY_SECONDS: f64 = 5.0;
 /// Time in which the highest throughput fades to half, in seconds.
 const PEAK_HALF_LIFE: f64 = 30.0;

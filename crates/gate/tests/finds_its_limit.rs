@@ -386,7 +386,7 @@ fn it_recovers_when_reports_come_again() {
     assert!(goodput(&above, 20) >= 0.9, "{}", goodput(&above, 20));
 }
 
-/// What is let in before the control loop has seen a tick of it has to be worked off, and those who come
+/// What is let in before the control loop has seen a tick of it has to be served first, and those who come
 /// then wait for it.
 #[test]
 fn the_first_second_of_an_overload_costs_a_few_times_what_is_usual() {

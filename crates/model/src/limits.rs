@@ -22,7 +22,7 @@ pub struct ServiceLimits {
     pub rate: Option<Rate>,
     /// Bucket depth in admissions; at least 1 where a rate is set.
     pub burst: u32,
-    /// Most connections that may wait for an answer at once; `None` for no limit.
+    /// Most connections that may wait for a response at once; `None` for no limit.
     pub waiting_max: Option<u64>,
     /// What holds once that has refused; `None`: the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ pub struct Low {
 }
 
 /// What tells the first moment of an overload from one that is busy. What comes between two ticks may be
-/// more than the service works off in a second.
+/// more than the service completes in a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Onset {
     /// As many responses per second as the service has given at most in the last minutes.

@@ -402,7 +402,7 @@ impl ShadowReport {
             because: Vec::new(),
             sentence: String::new(),
         };
-        report.judge();
+        report.conclude();
         report
     }
 }

@@ -587,8 +587,8 @@ pub struct RuleState {
     pub rule: String,
     /// Its bucket; `None`: it admits.
     pub bucket: Option<String>,
-    /// How a refused request is answered: `503`, `reset` or `drop`.
-    pub answer: String,
+    /// What becomes of a refused request: `503`, `reset` or `drop`.
+    pub action: String,
     /// What became of its requests.
     pub counts: RuleCounts,
     /// What was sensed of its requests in the last second or longer.
@@ -602,13 +602,13 @@ pub struct RuleState {
 /// What was sensed of the requests of one rule that were handed to the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuleSignals {
-    /// Requests that the server has and has not answered yet.
+    /// Requests that the server has and has not responded to yet.
     pub in_flight: Option<Reading<u64>>,
-    /// Complete answers per second.
-    pub answers: Option<Reading<Rate>>,
-    /// Mean time from a request to the first byte of its answer; none without answers.
+    /// Complete responses per second.
+    pub responses: Option<Reading<Rate>>,
+    /// Mean time from a request to the first byte of its response; none without responses.
     pub first_byte: Option<Reading<Nanos>>,
-    /// Mean time from a request to the last byte of its answer; none without answers.
+    /// Mean time from a request to the last byte of its response; none without responses.
     pub end: Option<Reading<Nanos>>,
 }
 
@@ -617,7 +617,7 @@ impl RuleSignals {
     pub fn ages(&self) -> impl Iterator<Item = (&'static str, Nanos)> {
         let all = [
             ("in_flight", self.in_flight.map(|r| r.age)),
-            ("answers", self.answers.map(|r| r.age)),
+            ("responses", self.responses.map(|r| r.age)),
             ("first_byte", self.first_byte.map(|r| r.age)),
             ("end", self.end.map(|r| r.age)),
         ];

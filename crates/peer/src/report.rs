@@ -175,7 +175,7 @@ impl Levels {
         };
         let Signals { resource, queue, time, .. } = signals;
         Self {
-            cpu: share(&pressed(resource)),
+            cpu: share(&busier(resource)),
             cpu_pressure: share(&resource.cpu_pressure),
             memory_pressure: share(&resource.memory_pressure),
             io_pressure: share(&resource.io_pressure),
@@ -221,7 +221,7 @@ impl Levels {
 
 /// The CPU, or the thread that the service works in where that is nearer to its end: to whoever is
 /// told, a service at the end of its thread is at the end of its CPU.
-fn pressed(resource: &Resource) -> Option<Reading<Share>> {
+fn busier(resource: &Resource) -> Option<Reading<Share>> {
     let cpu = resource.cpu?;
     let thread = resource.busiest_thread.filter(|thread| thread.value > cpu.value);
     Some(thread.unwrap_or(cpu))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The harnesses of the fuzz targets, bounded, without a fuzzer: bytes by the dice, and what is
+//! The harnesses of the fuzz targets, bounded, without a fuzzer: bytes at random, and what is
 //! near to well-made ones.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 

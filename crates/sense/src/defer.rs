@@ -74,7 +74,7 @@ impl Defer {
                 if deferred == 0 && opened < OPENED_MIN {
                     return self.known;
                 }
-                self.judge(deferred, opened);
+                self.conclude(deferred, opened);
                 self.begin(counters);
             }
             (Ok(_), Some(_)) => {}
@@ -88,7 +88,7 @@ impl Defer {
         self.handshakes = 0;
     }
 
-    fn judge(&mut self, deferred: u64, opened: u64) {
+    fn conclude(&mut self, deferred: u64, opened: u64) {
         let own = self.handshakes as f64;
         if deferred == 0 {
             self.known = Some(false);

@@ -27,7 +27,7 @@ pub const HOLD_MAX: Nanos = Nanos::from_secs(10);
 const PLACE_EVERY: Nanos = Nanos::from_secs(5);
 
 /// Why there are no times.
-const NO_EGRESS: &str = "an interface has no egress hook, so answers are not seen: no response \
+const NO_EGRESS: &str = "an interface has no egress hook, so responses are not seen: no response \
     times, no in-flight, no completions, and no limits that need them";
 
 /// Where the kernel's files are: arguments, so that tests run on trees of their own.
@@ -267,7 +267,7 @@ impl Sense {
                 Ok((time, balance)) => {
                     (out.signals.time, out.signals.balance) = (time, balance);
                     if !totals.sees_answers() {
-                        out.problems.push(Problem { signal: "answers", why: NO_EGRESS.into() });
+                        out.problems.push(Problem { signal: "responses", why: NO_EGRESS.into() });
                     }
                 }
                 Err(error) => {

@@ -14,7 +14,7 @@ pub struct BucketFigures {
     pub offered: Option<f64>,
     /// Refused; in shadow mode what would have been.
     pub refused: Option<f64>,
-    /// Answered.
+    /// Completed.
     pub ended: Option<f64>,
 }
 
@@ -44,7 +44,7 @@ const BUCKET_TITLES: [&str; 11] = [
     "limit/s",
     "in flight",
     "first byte p99",
-    "answered p99",
+    "completed p99",
 ];
 
 /// The cells of a bucket, in the order of the titles.
@@ -92,15 +92,15 @@ pub fn rules_table(snapshot: &Snapshot) -> String {
         "service",
         "rule",
         "bucket",
-        "answer",
+        "action",
         "met",
         "refused",
         "would be",
         "repeated",
         "in flight",
-        "answered/s",
+        "completed/s",
         "first byte",
-        "answered in",
+        "completed in",
     ];
     let mean = |time: Option<Reading<Nanos>>| {
         time.map_or_else(|| "-".to_owned(), |reading| reading.value.to_string())
@@ -114,13 +114,13 @@ pub fn rules_table(snapshot: &Snapshot) -> String {
                 plain(&service.name),
                 plain(&format!("{named}{}", rule.rule)),
                 rule.bucket.as_deref().map_or_else(|| "admits".into(), plain),
-                if rule.bucket.is_some() { plain(&rule.answer) } else { "-".into() },
+                if rule.bucket.is_some() { plain(&rule.action) } else { "-".into() },
                 counts.met().to_string(),
                 counts.refused.to_string(),
                 counts.shadowed.saturating_add(counts.lease).to_string(),
                 counts.repeated.to_string(),
                 count(signals.in_flight.map(|reading| reading.value)),
-                rate(signals.answers.map(|reading| reading.value.get())),
+                rate(signals.responses.map(|reading| reading.value.get())),
                 mean(signals.first_byte),
                 mean(signals.end),
             ]);

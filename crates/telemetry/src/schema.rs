@@ -348,7 +348,7 @@ const SERVICES: &[Metric] = &[
     gauge(
         "service_interface_queue",
         "packets",
-        "Packets that wait in the interface that the answers leave by: mean of the last second.",
+        "Packets that wait in the interface that the responses leave by: mean of the last second.",
         SERVICE,
         |s, out| each(s, |v| optional(v, v.signals.queue.interface.map(|r| r.value.length), out)),
     ),

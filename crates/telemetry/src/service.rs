@@ -14,11 +14,11 @@ pub struct Figures {
     pub admitted: Option<f64>,
     /// Refused; in shadow mode an upper bound of what would be.
     pub refused: Option<f64>,
-    /// Answers begun.
+    /// Responses begun.
     pub completed: Option<f64>,
     /// Exchanges that completed without a time that can be told.
     pub unknown: Option<f64>,
-    /// Connections that went out of sight before their answer.
+    /// Connections that went out of sight before their response.
     pub unseen: Option<f64>,
 }
 
@@ -36,7 +36,7 @@ pub fn figures(service: &ServiceState) -> Figures {
         repeated: rate(counts.repeated),
         admitted: rate(counts.admitted),
         refused: rate(counts.refused),
-        // Where answers are not seen, nothing that completed is known.
+        // Where responses are not seen, nothing that completed is known.
         unseen: rate(counts.unseen),
         unknown: rate(counts.unknown),
         completed: service.signals.time.first_byte.and_then(|_| rate(counts.completed)),

@@ -2,7 +2,7 @@
 //! The form of the log: text or JSON, a line an event, on standard error (standard output is for data).
 //!
 //! Where standard error is the journal, each line begins with its priority (`<4>`, sd-daemon(3)), which the
-//! journal takes off, and text has no time: the journal keeps its own.
+//! journal removes, and text has no time: the journal keeps its own.
 
 use std::fmt::{self, Write as _};
 use std::fs::File;

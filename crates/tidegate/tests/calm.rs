@@ -333,7 +333,7 @@ fn a_user_that_is_not_there_is_told() {
 }
 
 /// Whoever has lost the file of a daemon that was killed does not know where its pins are. (What another test
-/// left is taken off as well: this program runs by itself. It is no part of what is compared.)
+/// left is subtracted as well: this program runs by itself. It is no part of what is compared.)
 #[test]
 fn what_a_killed_daemon_left_goes_without_its_file() {
     let mut world = World::new(18);
@@ -370,7 +370,7 @@ fn what_a_killed_daemon_left_goes_without_its_file() {
     let told = detach(&[]);
     assert!(told.contains("`tidegate detach --orphans` takes them off"), "{told}");
     let told: Vec<String> =
-        look().iter().map(|line| line.replace("would take off", "took off")).collect();
+        look().iter().map(|line| line.replace("would detach", "detached")).collect();
     let done = ours(&detach(&["--orphans"]));
     assert_eq!(done, told);
     assert_eq!(done.iter().filter(|line| line.contains(&hook)).count(), 2, "{done:?}");

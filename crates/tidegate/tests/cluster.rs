@@ -282,7 +282,7 @@ fn ages_out(front: &Daemon, host: &str) {
         Some(service(front, host)).filter(|service| !valid(service))
     });
     let mut before = silent.limits.rate;
-    wait_for("its limit is let go", || {
+    wait_for("its limit is lifted", || {
         let service = service(front, host);
         assert!(!valid(&service), "no report can have come");
         let now = service.limits.rate;

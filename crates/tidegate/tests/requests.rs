@@ -287,7 +287,7 @@ fn rules_test_foretells_which_rule_a_request_meets() {
             curl.extend(["-H", header]);
         }
         let told: Value = serde_json::from_slice(&asked.output().unwrap().stdout).unwrap();
-        let told = told["answers"][0]["rule"].as_u64().map(|rule| rule as usize);
+        let told = told["services"][0]["rule"].as_u64().map(|rule| rule as usize);
         let before: Vec<u64> = (0..5).map(met).collect();
         world.lab.run_in(Role::Client, &curl, "").unwrap();
         let Some(rule) = told else { continue };

@@ -92,8 +92,8 @@ fn the_second_implementation_agrees_with_the_shipped_filter() {
                     _ if burst => Nanos(rng.next_u64() % 2_000_000),
                     _ => Nanos(rng.next_u64() % 40_000_000),
                 };
-                let verdict = shipped.judge(now, 1, 0);
-                differ += u32::from(verdict != second.judge(now, 1, 0));
+                let verdict = shipped.evaluate(now, 1, 0);
+                differ += u32::from(verdict != second.evaluate(now, 1, 0));
             }
         }
         differ
@@ -117,9 +117,9 @@ fn the_worked_example() {
             let changes: setting::Changes = serde_json::from_str(&text).unwrap();
             let mut filter = filters::filter(&setting::merged(&[&changes]).unwrap()).unwrap();
             let at = Nanos::SECOND;
-            let first = filter.judge(at, 0, 0);
+            let first = filter.evaluate(at, 0, 0);
             assert_eq!(first, tidegate_sim::syn::Verdict::Admit, "the only token");
-            let verdicts: Vec<_> = (0..100).map(|key| filter.judge(at, key, 0)).collect();
+            let verdicts: Vec<_> = (0..100).map(|key| filter.evaluate(at, key, 0)).collect();
             let drops = verdicts.iter().filter(|v| **v == tidegate_sim::syn::Verdict::Drop).count();
             assert_eq!(drops, dropped, "{kind}, S = {window}");
         }

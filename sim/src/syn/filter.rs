@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What judges a SYN.
+//! What evaluates a SYN.
 
 use super::spec::Refill;
-use tidegate_policy::{Event, Params, State, judge};
+use tidegate_policy::{Event, Params, State, evaluate};
 use tidegate_units::Nanos;
 
 /// What is done with a SYN. `Delay` makes a run void: it is not modelled.
@@ -13,18 +13,18 @@ pub trait Filter {
     /// The verdict on one SYN at `now` (never falling). `key` is the same for all SYNs of one
     /// client; `attempt` is 0 for its first. Shipped policies do not see the attempt: it is there
     /// for references and tests.
-    fn judge(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict;
+    fn evaluate(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict;
 }
 
 impl<F: Filter + ?Sized> Filter for &mut F {
-    fn judge(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
-        (**self).judge(now, key, attempt)
+    fn evaluate(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
+        (**self).evaluate(now, key, attempt)
     }
 }
 
 impl<F: Filter + ?Sized> Filter for Box<F> {
-    fn judge(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
-        (**self).judge(now, key, attempt)
+    fn evaluate(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
+        (**self).evaluate(now, key, attempt)
     }
 }
 
@@ -65,12 +65,12 @@ impl PolicyFilter {
 
 impl Filter for PolicyFilter {
     #[inline]
-    fn judge(&mut self, now: Nanos, key: u64, _attempt: u8) -> Verdict {
+    fn evaluate(&mut self, now: Nanos, key: u64, _attempt: u8) -> Verdict {
         let now_ns = if self.grain == 1 { now.0 } else { now.0 / self.grain * self.grain };
         // a full-period LCG: policies get random bits that do not depend on the client
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let random = (self.random >> 32) as u32;
         let event = Event { now_ns, key, random, ..Event::default() };
-        judge(&self.params, &mut self.state, &event)
+        evaluate(&self.params, &mut self.state, &event)
     }
 }

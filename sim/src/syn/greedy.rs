@@ -161,7 +161,7 @@ impl Greedy {
 }
 
 impl Filter for Greedy {
-    fn judge(&mut self, now: Nanos, _key: u64, attempt: u8) -> Verdict {
+    fn evaluate(&mut self, now: Nanos, _key: u64, attempt: u8) -> Verdict {
         let period = now.0 / self.period_ns;
         if period > self.period {
             self.turn(period, period * self.period_ns);
@@ -453,7 +453,7 @@ mod tests {
     fn a_burst_is_admitted_dropped_and_rejected_in_this_order() {
         let mut greedy = Greedy::new(&one_step(5.0, Tokens::Continuous)).expect("in range");
         let now = Nanos::from_secs(100);
-        let verdicts: Vec<Verdict> = (0..10).map(|key| greedy.judge(now, key, 0)).collect();
+        let verdicts: Vec<Verdict> = (0..10).map(|key| greedy.evaluate(now, key, 0)).collect();
         let count = |kind| verdicts.iter().filter(|v| **v == kind).count();
         assert_eq!(
             (count(Verdict::Admit), count(Verdict::Drop), count(Verdict::Reject)),

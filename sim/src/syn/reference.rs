@@ -125,7 +125,7 @@ impl AbacusReference {
 }
 
 impl Filter for AbacusReference {
-    fn judge(&mut self, now: Nanos, _key: u64, attempt: u8) -> Verdict {
+    fn evaluate(&mut self, now: Nanos, _key: u64, attempt: u8) -> Verdict {
         let now = now.0 / self.grain * self.grain;
         self.tick(now);
         self.arrivals += u64::from(self.counts == Counts::All || attempt == 0);

@@ -84,7 +84,7 @@ impl<F: Filter, Q: Queue> World<F, Q> {
                     self.fresh(limit)?
                 }
             };
-            self.judge(client).map_err(|broken| *broken)?;
+            self.evaluate(client).map_err(|broken| *broken)?;
         }
         let mut out = self.out;
         out.delay_ns += out.connected_delay_ns;
@@ -106,12 +106,12 @@ impl<F: Filter, Q: Queue> World<F, Q> {
     }
 
     #[inline]
-    fn judge(&mut self, client: Client) -> Checked {
+    fn evaluate(&mut self, client: Client) -> Checked {
         let now = client.due;
         self.watch.see(now)?;
         self.out.syns += 1;
         let key = self.draws.client(client.id);
-        let verdict = self.filter.judge(Nanos(now), key, client.attempt);
+        let verdict = self.filter.evaluate(Nanos(now), key, client.attempt);
         if let Some(series) = &mut self.out.series {
             series.count(now, client.attempt > 0, verdict == Verdict::Admit)?;
         }
@@ -218,7 +218,7 @@ mod tests {
     struct Noting(Vec<(u64, u64, u8)>);
 
     impl Filter for Noting {
-        fn judge(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
+        fn evaluate(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
             self.0.push((now.0, key, attempt));
             match (key >> 7).wrapping_add(now.0 >> 20).wrapping_add(u64::from(attempt)) % 8 {
                 0 | 1 => Verdict::Admit,
@@ -342,8 +342,8 @@ mod tests {
     struct Generous(crate::syn::PolicyFilter, u32);
 
     impl Filter for Generous {
-        fn judge(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
-            let verdict = self.0.judge(now, key, attempt);
+        fn evaluate(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
+            let verdict = self.0.evaluate(now, key, attempt);
             if verdict == Verdict::Drop {
                 self.1 += 1;
                 if self.1 == 1000 {
@@ -372,7 +372,7 @@ mod tests {
 
         struct Loses;
         impl Filter for Loses {
-            fn judge(&mut self, _: Nanos, _: u64, _: u8) -> Verdict {
+            fn evaluate(&mut self, _: Nanos, _: u64, _: u8) -> Verdict {
                 Verdict::Delay
             }
         }

@@ -293,7 +293,7 @@ impl World {
         let schedule = self.clients[client].schedule(&self.spec.schedules);
         self.requests.push(Request { client, began: now, schedule, syns: 0, over: false });
         let priority = self.clients[client].spec.priority;
-        match self.judge(client, (number, priority)) {
+        match self.throttle(client, (number, priority)) {
             Sent::Now => self.engine.schedule(now, Happening::Syn(number)),
             Sent::After(delay) => self.engine.after(delay, Happening::Leave(number)),
             Sent::Refused => {
@@ -305,12 +305,12 @@ impl World {
     }
 
     /// At the control node, where there is one.
-    fn judge(&mut self, client: usize, request: (usize, u8)) -> Sent {
+    fn throttle(&mut self, client: usize, request: (usize, u8)) -> Sent {
         let now = self.now();
         let Some(node) = self.clients[client].node else { return Sent::Now };
         match &mut self.remote {
-            Some(remote) => remote.judge(now, node),
-            None => self.nodes[node].judge(now, request),
+            Some(remote) => remote.evaluate(now, node),
+            None => self.nodes[node].evaluate(now, request),
         }
     }
 

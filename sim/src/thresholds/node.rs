@@ -64,7 +64,7 @@ impl Node {
     }
 
     /// A request of a client.
-    pub(super) fn judge(&mut self, now: Nanos, (request, priority): (usize, u8)) -> Sent {
+    pub(super) fn evaluate(&mut self, now: Nanos, (request, priority): (usize, u8)) -> Sent {
         let severity = usize::from(self.told.severity(priority));
         let Some(last) = severity.checked_sub(1) else { return Sent::Now };
         let params = &self.params[last.min(self.params.len() - 1)];

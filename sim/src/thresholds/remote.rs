@@ -85,7 +85,7 @@ impl Remote {
     }
 
     /// A request at this control node, in which nobody waits.
-    pub(super) fn judge(&mut self, now: Nanos, node: usize) -> Sent {
+    pub(super) fn evaluate(&mut self, now: Nanos, node: usize) -> Sent {
         if self.nodes[node].passes(now) { Sent::Now } else { Sent::Refused }
     }
 

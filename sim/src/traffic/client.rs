@@ -70,7 +70,7 @@ impl World {
         }
         self.conns[id].syns += 1;
         self.cpu.packet(self.spec.packets.syn_s);
-        match self.judge(now, id) {
+        match self.evaluate(now, id) {
             Gated::Passed if self.servers[self.conns[id].service].accept_full() => {
                 self.again(id, None);
             }
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    fn judge(&mut self, now: Nanos, id: Id) -> Gated {
+    fn evaluate(&mut self, now: Nanos, id: Id) -> Gated {
         let service = self.conns[id].service;
         let lease = self.silent_since;
         // zero would be a heartbeat that never was
@@ -107,7 +107,7 @@ impl World {
         let queue = Queue { length: server.accept_length(), limit: server.accept_limit() };
         let gate = &mut self.gates[service];
         gate.hold(lease);
-        gate.judge(now, syn, queue)
+        gate.evaluate(now, syn, queue)
     }
 
     /// Schedules the next SYN: at `at`, or as the client's table says. A client that has none left

@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// The client has gone: whoever holds the connection idly lets it go, the others find out.
+    /// The client has gone: whoever holds the connection idly closes it, the others find out.
     pub(super) fn abandoned(&mut self, now: Nanos, id: Id) {
         let conn = &self.conns[id];
         match conn.place {

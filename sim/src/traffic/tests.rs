@@ -10,6 +10,8 @@ use super::{World, run};
 use crate::world::Phase;
 use tidegate_units::{Clock, Nanos};
 
+/// Nothing was designed or compared with this seed before. It was taken once and not searched.
+const SEED: u64 = 331;
 const FREE: PacketCost = PacketCost { syn_s: 0.0, accept_s: 0.0, reset_s: 0.0 };
 
 /// One server on so many processors under a constant load of sessions per second.
@@ -30,7 +32,7 @@ fn world((server, cpus): (ServerSpec, u32), session: Session, (rate, s): (f64, u
         objective: Nanos::SECOND,
         period: Nanos::from_millis(100),
         control_from: Nanos::ZERO,
-        seed: 7,
+        seed: SEED,
     }
 }
 

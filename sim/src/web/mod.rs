@@ -287,7 +287,7 @@ impl World {
 
     fn judge_syn(&mut self, now: Nanos, index: usize) {
         self.clients[index].syns += 1;
-        match self.judge(now, index) {
+        match self.evaluate(now, index) {
             // The kernel ignores a SYN when the accept queue is full.
             Gated::Passed if self.served.is_full() => self.again(index, None),
             Gated::Passed => {
@@ -308,9 +308,9 @@ impl World {
         }
     }
 
-    fn judge(&mut self, now: Nanos, index: usize) -> Gated {
+    fn evaluate(&mut self, now: Nanos, index: usize) -> Gated {
         let (length, limit) = self.served.accept();
-        self.gate.judge(now, syn_of(self.clients[index].serial), Queue { length, limit })
+        self.gate.evaluate(now, syn_of(self.clients[index].serial), Queue { length, limit })
     }
 
     fn policed(&mut self, now: Nanos, index: usize) {
@@ -369,7 +369,7 @@ impl World {
         let (kind, cookie) = (client.asked.kind, client.asked.cookie);
         let bucket = self.rules.of(kind);
         let others = self.gate.totals().waiting.saturating_sub(1);
-        if bucket.is_some_and(|bucket| !self.rules.judge(now, bucket, cookie, others)) {
+        if bucket.is_some_and(|bucket| !self.rules.evaluate(now, bucket, cookie, others)) {
             self.served.kernel(now, self.scenario.server.costs.refuse_s);
             self.gate.left();
             let (stream, began) = (self.clients[index].asked.stream, self.clients[index].began);

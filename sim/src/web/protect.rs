@@ -16,7 +16,7 @@ use tidegate_units::{Rate, Share};
 pub struct PaperSpec {
     /// Capacity of the server over that of the paper's: what absolute rates and gains are scaled by.
     pub scale: f64,
-    /// To the letter: a SYN rate is held for ever while its queue is empty. Else as we ship them.
+    /// As published: a SYN rate is held for ever while its queue is empty. Else as we ship them.
     pub published: bool,
     /// SYN policing at the start, per second.
     pub syn_start: f64,

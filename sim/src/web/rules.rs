@@ -91,7 +91,13 @@ impl Rules {
 
     /// Whether a request is admitted by its bucket. `waiting`: requests of the service that wait for a
     /// response, this one apart.
-    pub(super) fn judge(&mut self, now: Nanos, index: usize, cookie: bool, waiting: u64) -> bool {
+    pub(super) fn evaluate(
+        &mut self,
+        now: Nanos,
+        index: usize,
+        cookie: bool,
+        waiting: u64,
+    ) -> bool {
         let bucket = &mut self.buckets[index];
         // A connection has one request in this world.
         let rank = Rank::of(cookie && bucket.spec.protect, true, false);
@@ -190,10 +196,10 @@ mod tests {
     fn a_protected_request_is_refused_last() {
         let mut rules = rules(&[(Match::Any, true)]);
         rules.set(Nanos::ZERO, &[limit(1.0, 4, [0, 2, 2])]).unwrap();
-        let verdicts: Vec<bool> = (0..3).map(|_| rules.judge(Nanos(1), 0, false, 0)).collect();
+        let verdicts: Vec<bool> = (0..3).map(|_| rules.evaluate(Nanos(1), 0, false, 0)).collect();
         assert_eq!(verdicts, [true, true, false]);
-        assert!(rules.judge(Nanos(1), 0, true, 0) && rules.judge(Nanos(1), 0, true, 0));
-        assert!(!rules.judge(Nanos(1), 0, true, 0));
+        assert!(rules.evaluate(Nanos(1), 0, true, 0) && rules.evaluate(Nanos(1), 0, true, 0));
+        assert!(!rules.evaluate(Nanos(1), 0, true, 0));
         let totals = rules.totals().next().unwrap();
         assert_eq!((totals.offered, totals.refused), ([3, 3, 0], [1, 1, 0]));
         assert!(rules.check().is_err(), "four are in flight");

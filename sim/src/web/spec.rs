@@ -182,8 +182,8 @@ pub struct RuleSpec {
 pub struct WebProtection {
     /// Who decides, about SYNs and buckets.
     pub controller: Box<dyn Controller>,
-    /// What judges SYNs.
+    /// What evaluates SYNs.
     pub gate: GateSpec,
-    /// What judges requests: a bucket each, in the order of the controller's.
+    /// What evaluates requests: a bucket each, in the order of the controller's.
     pub rules: Vec<RuleSpec>,
 }

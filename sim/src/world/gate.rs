@@ -62,7 +62,7 @@ pub type MakeParams = Box<dyn Fn(&ServiceLimits) -> Result<PolicyLimits, String>
 
 /// What a dataplane is told about a service, but for its limits.
 pub struct GateSpec {
-    /// What judges.
+    /// What evaluates SYNs.
     pub policy: Policy,
     /// What is done with the refused.
     pub action: Action,
@@ -192,7 +192,7 @@ impl Gate {
     }
 
     /// Evaluates a SYN by the chain. Its source is a single client, as far as `auto` asks.
-    pub fn judge(&mut self, now: Nanos, syn: Syn, queue: Queue) -> Gated {
+    pub fn evaluate(&mut self, now: Nanos, syn: Syn, queue: Queue) -> Gated {
         if self.lease.passes(false).is_some() {
             self.pass();
             return Gated::Passed;
@@ -222,7 +222,7 @@ impl Gate {
         let answers = &mut self.answers;
         let decision = self.chain.decide(&ask, &how, |flood| {
             let allowed = answers.as_mut().is_none_or(|answers| answers.allow(now, source, flood));
-            if allowed { Ok(()) } else { Err(Reason::AnswerCap) }
+            if allowed { Ok(()) } else { Err(Reason::ReplyCap) }
         });
         self.count(&decision);
         match decision.verdict.kind {
@@ -259,7 +259,7 @@ impl Gate {
         self.noted = Noted::default();
     }
 
-    /// What is noted of the SYN that was judged last, if it passed.
+    /// What is noted of the SYN that was evaluated last, if it passed.
     #[must_use]
     pub const fn noted(&self) -> Noted {
         self.noted
@@ -372,8 +372,8 @@ mod tests {
     fn refused(gate: &mut Gate, now: Nanos, source: Option<u64>) -> Gated {
         let queue = Queue { length: 0, limit: 1 };
         let syn = |source| Syn { key: 1, priority: 7, source };
-        while gate.judge(now, syn(None), queue) != Gated::Dropped {}
-        gate.judge(now, syn(source), queue)
+        while gate.evaluate(now, syn(None), queue) != Gated::Dropped {}
+        gate.evaluate(now, syn(source), queue)
     }
 
     /// Known since [`NOW`] is source 1.
@@ -413,7 +413,7 @@ mod tests {
             let syn = |key| Syn { key, priority: 7, source: None };
             let at = |ms: u64| NOW + Nanos::from_secs(from_s) + Nanos::from_millis(ms);
             let queue = Queue { length, limit: 8 };
-            let asked = (0..10_000).map(|ms| gate.judge(at(ms), syn(ms), queue));
+            let asked = (0..10_000).map(|ms| gate.evaluate(at(ms), syn(ms), queue));
             asked.filter(|gated| *gated == Gated::Passed).count()
         };
         gate.set(limits(None)).unwrap();
@@ -437,7 +437,7 @@ mod tests {
         for n in 0..300 {
             let (syn, queue) =
                 (Syn { key: n, priority: 7, source: None }, Queue { length: 0, limit: 1 });
-            assert_eq!(gate.judge(NOW, syn, queue), Gated::Passed);
+            assert_eq!(gate.evaluate(NOW, syn, queue), Gated::Passed);
             gate.replied_in_vain(gate.noted());
         }
         set(&mut gate, 0.001);
@@ -458,7 +458,7 @@ mod tests {
         for n in 0..400 {
             let syn = Syn { key: n, priority: 4, source: Some(n) };
             let queue = Queue { length: 0, limit: 128 };
-            passed += u32::from(gate.judge(Nanos::SECOND, syn, queue) == Gated::Passed);
+            passed += u32::from(gate.evaluate(Nanos::SECOND, syn, queue) == Gated::Passed);
         }
         assert_eq!((gate.totals.offered, gate.totals.refused), (400, 399));
         assert!((265..=336).contains(&passed), "{passed} of 400");

@@ -129,7 +129,7 @@ pub struct Scenario {
 pub struct Protection {
     /// Who decides.
     pub controller: Box<dyn Controller>,
-    /// What judges, and what is done with the refused.
+    /// What evaluates SYNs, and what is done with the refused.
     pub gate: GateSpec,
 }
 
@@ -276,7 +276,7 @@ impl<O: Observer> World<O> {
         self.flood = Some((flood, Rng::new(self.scenario.seed, 3)));
     }
 
-    /// Lets time run until this client has come and its first SYN is judged.
+    /// Lets time run until this client has come and its first SYN is evaluated.
     ///
     /// # Errors
     /// When a checker finds the world wrong, or more than [`CLIENTS_MAX`] are under way.
@@ -382,7 +382,7 @@ impl<O: Observer> World<O> {
             return;
         }
         self.clients[index].syns += 1;
-        match self.judge(now, index) {
+        match self.evaluate(now, index) {
             Gated::Passed if self.server.accept_full() => {
                 self.observer.ignored(now, &self.clients[index].arrival);
                 self.again(index, None);
@@ -402,14 +402,14 @@ impl<O: Observer> World<O> {
         }
     }
 
-    fn judge(&mut self, now: Nanos, index: usize) -> Gated {
+    fn evaluate(&mut self, now: Nanos, index: usize) -> Gated {
         let client = &self.clients[index];
         if client.arrival.exempt {
             return Gated::Passed;
         }
         let Arrival { number, priority, source, .. } = client.arrival;
         let syn = Syn { priority, source, ..syn_of(number) };
-        self.gate.judge(now, syn, self.accept_queue())
+        self.gate.evaluate(now, syn, self.accept_queue())
     }
 
     fn accept_queue(&self) -> Queue {
@@ -426,7 +426,7 @@ impl<O: Observer> World<O> {
         self.spoofed += 1;
         // No client's number has this bit.
         let syn = syn_of(self.spoofed | 1 << 63);
-        let passed = self.gate.judge(now, syn, self.accept_queue()) == Gated::Passed;
+        let passed = self.gate.evaluate(now, syn, self.accept_queue()) == Gated::Passed;
         if passed && !self.server.accept_full() {
             self.gate.replied_in_vain(self.gate.noted());
         }

@@ -7,6 +7,7 @@
 mod banned;
 mod cli_words;
 mod clock;
+mod commits;
 mod crate_law;
 mod dependencies;
 mod first_screen;
@@ -64,7 +65,7 @@ impl std::fmt::Display for Problem {
 
 type Rule = fn(&Repository) -> Vec<Problem>;
 
-const RULES: [(&str, Rule); 16] = [
+const RULES: [(&str, Rule); 17] = [
     ("crate law", crate_law::check),
     ("include law", include_law::check),
     ("kernel library", kernel_names::check),
@@ -81,6 +82,7 @@ const RULES: [(&str, Rule); 16] = [
     ("links", links::check),
     ("commands in documents", cli_words::check),
     ("dependencies", dependencies::check),
+    ("commits", commits::check),
 ];
 
 /// Checks every rule; with `ratchet`, lowers the recorded sizes first.

@@ -4,7 +4,7 @@
 use super::{Case, admit, cases, drop, pass, reject};
 use crate::support::packet::{AUTH, DEST_OPTIONS, HOP_BY_HOP, RST, eth, syn4, syn6};
 use crate::support::setup::{dropping, rejecting};
-use tidegate_policy::Reason::{AnswerCap, AnswerImpossible, NotNew, Rate, Token};
+use tidegate_policy::Reason::{NotNew, Rate, ReplyCap, ReplyImpossible, Token};
 
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -43,13 +43,13 @@ fn bytes(v: &mut Vec<Case>) {
 }
 
 fn cap(v: &mut Vec<Case>) {
-    cases! { v, rejecting().answers(4, 0), drop(AnswerCap);
+    cases! { v, rejecting().answers(4, 0), drop(ReplyCap);
         "cap-reached" "no answer is left: silently" => syn4();
     }
     cases! { v, rejecting().answers(4, 1), reject(Rate);
         "cap-last" "the last answer" => syn4();
     }
-    cases! { v, rejecting().answers(0, 0), drop(AnswerCap);
+    cases! { v, rejecting().answers(0, 0), drop(ReplyCap);
         "cap-never" "answers are switched off" => syn6();
     }
     cases! { v, rejecting().shadow().answers(4, 0), reject(Rate).shadow();
@@ -61,7 +61,7 @@ fn cap(v: &mut Vec<Case>) {
 }
 
 fn sources4(v: &mut Vec<Case>) {
-    cases! { v, rejecting(), drop(AnswerImpossible);
+    cases! { v, rejecting(), drop(ReplyImpossible);
         "source-zero" "from 0.0.0.0" => eth().ipv4().from4([0, 0, 0, 0]).tcp(40000, 80).syn();
         "source-this-network" "from 0.1.2.3" =>
             eth().ipv4().from4([0, 1, 2, 3]).tcp(40000, 80).syn();
@@ -95,7 +95,7 @@ fn sources4(v: &mut Vec<Case>) {
 }
 
 fn sources6(v: &mut Vec<Case>) {
-    cases! { v, rejecting(), drop(AnswerImpossible);
+    cases! { v, rejecting(), drop(ReplyImpossible);
         "source6-zero" "from ::" => eth().ipv6().from6("::").tcp(40000, 80).syn();
         "source6-loopback" "from ::1, over a wire" =>
             eth().ipv6().from6("::1").tcp(40000, 80).syn();
@@ -117,7 +117,7 @@ fn sources6(v: &mut Vec<Case>) {
 }
 
 fn destinations(v: &mut Vec<Case>) {
-    cases! { v, rejecting(), drop(AnswerImpossible).service("any");
+    cases! { v, rejecting(), drop(ReplyImpossible).service("any");
         "to-broadcast" "to 255.255.255.255" =>
             eth().ipv4().to4([255, 255, 255, 255]).tcp(40000, 443).syn();
         "to-multicast" "to a multicast address" =>
@@ -146,7 +146,7 @@ fn loopback(v: &mut Vec<Case>) {
         "loopback-source-ipv6" "from ::1, on the loopback interface" =>
             eth().ipv6().from6("::1").tcp(40000, 80).syn();
     }
-    cases! { v, rejecting(), drop(AnswerImpossible);
+    cases! { v, rejecting(), drop(ReplyImpossible);
         "loopback-multicast" "never to a group, not even there" =>
             eth().ipv4().from4([224, 0, 0, 1]).tcp(40000, 80).syn();
     }
@@ -166,7 +166,7 @@ fn others(v: &mut Vec<Case>) {
         "impossible-shadow" "in shadow nobody would have been answered either" =>
             eth().ipv4().from4([0, 0, 0, 0]).tcp(40000, 80).syn();
     }
-    cases! { v, rejecting().answers(4, 0), drop(AnswerImpossible);
+    cases! { v, rejecting().answers(4, 0), drop(ReplyImpossible);
         "impossible-cap" "an impossible answer is named before the cap" =>
             eth().ipv4().from4([0, 0, 0, 0]).tcp(40000, 80).syn();
     }

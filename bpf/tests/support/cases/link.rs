@@ -4,7 +4,7 @@
 use super::{Case, cases, drop, pass, reject};
 use crate::support::packet::{eth, raw, syn4, syn6};
 use crate::support::setup::rejecting;
-use tidegate_policy::Reason::{AnswerImpossible, Malformed, NotIp, Rate, Truncated, VlanDepth};
+use tidegate_policy::Reason::{Malformed, NotIp, Rate, ReplyImpossible, Truncated, VlanDepth};
 
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -88,7 +88,7 @@ fn edges(v: &mut Vec<Case>) {
         "link-trailer" "a long trailer behind the packet" => syn4().pad(120);
         "link-trailer-ipv6" "the same, IPv6" => syn6().pad(120);
     }
-    cases! { v, rejecting(), drop(AnswerImpossible);
+    cases! { v, rejecting(), drop(ReplyImpossible);
         "link-broadcast" "sent to all: refused, never answered" =>
             eth().mac(CLIENT, BROADCAST).ipv4().tcp(40000, 80).syn();
         "link-multicast" "sent to a group: refused, never answered" =>

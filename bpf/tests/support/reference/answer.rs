@@ -12,9 +12,9 @@ use tidegate_policy::{Reason, VerdictKind};
 pub fn settle(segment: &Segment, scene: &Scene<'_>, reason: Reason) -> (VerdictKind, Reason) {
     let setup = scene.setup;
     if !scene.can_answer || !has_peer(segment, scene.loopback) {
-        (VerdictKind::Drop, Reason::AnswerImpossible)
+        (VerdictKind::Drop, Reason::ReplyImpossible)
     } else if setup.answers == 0 || setup.answers_left == Some(0) {
-        (VerdictKind::Drop, Reason::AnswerCap)
+        (VerdictKind::Drop, Reason::ReplyCap)
     } else {
         (VerdictKind::Reject, reason)
     }

@@ -595,9 +595,10 @@ fn rules_test_says_which_rule_a_request_meets_and_why() {
     let args = ["rules", "test", "-c", &file, "GET /x HTTP/1.1", "-o", "json"];
     let json: serde_json::Value = serde_json::from_str(&world.tidegate(&args).1).unwrap();
     assert_eq!(json["schema"], "tidegate-rules-test/1");
-    let json = &json["answers"];
+    let json = &json["services"];
     assert_eq!(json[0]["rule"], serde_json::Value::Null);
     assert_eq!((&json[1]["service"], &json[1]["bucket"]), (&"blog".into(), &"all".into()));
+    assert_eq!(json[1]["action"], "503");
 }
 
 #[test]
@@ -755,7 +756,7 @@ fn pages_and_completions_are_made_from_the_commands() {
 }
 
 #[test]
-fn detach_says_what_it_took_off_and_what_stays() {
+fn detach_says_what_it_detached_and_what_stays() {
     let world = World::new();
     for (args, exit, said) in [
         (
@@ -763,17 +764,17 @@ fn detach_says_what_it_took_off_and_what_stays() {
             Exit::Ok,
             "nothing of tidegate's was found (pins: /none)\n\
              not asked for: 2 hooks of other pins, or of none, in whose name nobody renews the lease; \
-             `tidegate detach --orphans` takes them off\n",
+             `tidegate detach --orphans` detaches them\n",
         ),
         (
             vec!["detach", "--pins", "/pinned"],
             Exit::Ok,
-            "took off: interface eth0: tcx ingress (link 7)\n",
+            "detached: interface eth0: tcx ingress (link 7)\n",
         ),
         (
             vec!["detach", "--pins", "/pinned", "--dry-run"],
             Exit::Ok,
-            "would take off: interface eth0: tcx ingress (link 7)\n",
+            "would detach: interface eth0: tcx ingress (link 7)\n",
         ),
         (
             vec!["detach", "--pins", "/none", "--orphans"],

@@ -2,13 +2,14 @@
 //! The meaning of `gateways`: routes that lead somewhere and can be met, addresses that are safe and
 //! do not collide.
 
-use super::{Check, name_fault};
+use super::Check;
 use crate::LevelSignal;
 use crate::error::step;
 use crate::gateways::{
     Adapter, Endpoint, GatewayConfig, PROXY_TIME_RANGE, ProxyQueue, QUEUE_WAIT_RANGE, RouteConfig,
     Upstream,
 };
+use crate::name::name_fault;
 use crate::types::{Config, ServiceConfig};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

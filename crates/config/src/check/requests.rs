@@ -2,9 +2,10 @@
 //! The meaning of `requests`: buckets, their controllers, rules, answers, and the bounds of all
 //! services together.
 
-use super::{Check, gateways, name_fault};
+use super::{Check, gateways};
 use crate::error::step;
 use crate::gateways::RouteConfig;
+use crate::name::name_fault;
 use crate::requests::*;
 use crate::suggest;
 use crate::text::show_span;
@@ -276,7 +277,7 @@ impl Check<'_> {
         if let Some(bucket) = bucket.filter(blind) {
             let (found, what) = match bucket.resource {
                 ControlledResource::InFlight => (&bucket.name, "requests in flight"),
-                _ => (&bucket.name, "the times of answers"),
+                _ => (&bucket.name, "the times of responses"),
             };
             let where_ = if rule.unevaluable { "of this rule" } else { "inside TLS" };
             let message = format!(
@@ -355,7 +356,7 @@ impl Check<'_> {
             self.fault(
                 &format!("{path}.response_body"),
                 format!(
-                    "found {} bytes; with its headers the answer has at most {ANSWER_BYTES_MAX}, so the body at most {room}",
+                    "found {} bytes; with its headers the 503 has at most {ANSWER_BYTES_MAX}, so the body at most {room}",
                     requests.response_body.len()
                 ),
             );

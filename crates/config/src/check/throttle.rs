@@ -128,7 +128,7 @@ impl Check<'_> {
         let known = BUCKET_POLICIES.map(str::to_owned);
         self.known(&format!("{path}.name"), "policy for requests", &policy.name, &known);
         if policy.action.is_some() {
-            let why = "rules say how a request is refused (answer); leave the key out";
+            let why = "rules say how a request is refused (action); leave the key out";
             self.fault(&format!("{path}.action"), why);
         }
         if policy.level == Some(LevelSignal::AcceptQueue) {

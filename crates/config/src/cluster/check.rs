@@ -2,8 +2,8 @@
 //! What no schema can say of a cluster: references, duplicates, sides that lack their other half.
 
 use super::{ClusterConfig, PeerConfig, TargetConfig, VALIDITY_RANGE, When};
-use crate::check::name_fault;
 use crate::error::{ConfigError, step};
+use crate::name::name_fault;
 use crate::shape::Places;
 use crate::suggest;
 use crate::text::show_span;

@@ -2,8 +2,8 @@
 //! What no schema can say of FlowSpec: ranges, references, and services whose limit has no route.
 
 use super::*;
-use crate::check::name_fault;
 use crate::error::{ConfigError, step};
+use crate::name::name_fault;
 use crate::shape::Places;
 use crate::suggest;
 use crate::text::show_span;

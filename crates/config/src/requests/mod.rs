@@ -187,8 +187,8 @@ pub struct BucketConfig {
     #[serde(default = "BucketConfig::burst_default")]
     #[schemars(range(min = 1, max = BURST_MAX))]
     pub burst: u32,
-    /// How requests are refused: a `token_bucket` of the rate, `gap`, `percent` or `threshold`. How the
-    /// refused are answered, the rules say.
+    /// How requests are refused: a `token_bucket` of the rate, `gap`, `percent` or `threshold`. What
+    /// becomes of the refused, the rules say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyConfig>,
     /// How its rate is found.
@@ -243,13 +243,13 @@ pub enum ControlledResource {
     Disk,
     /// Connections that wait for `accept`.
     AcceptQueue,
-    /// Requests of the bucket that are admitted and not answered yet; unknown inside TLS.
+    /// Requests of the bucket that are admitted and not responded to yet; unknown inside TLS.
     InFlight,
     /// CPU of the service: the share of time that tasks waited for it (PSI).
     CpuPressure,
-    /// Time to the first byte of the bucket's answers, of the service's objective; unknown inside TLS.
+    /// Time to the first byte of the bucket's responses, of the service's objective; unknown inside TLS.
     FirstByte,
-    /// Time to the last byte of the bucket's answers, of the service's objective; unknown inside TLS.
+    /// Time to the last byte of the bucket's responses, of the service's objective; unknown inside TLS.
     ResponseTime,
     /// Connections of the service that wait for an answer.
     Waiting,

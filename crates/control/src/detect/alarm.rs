@@ -51,7 +51,7 @@ struct Evidence {
     cpu: bool,
     /// The accept queue stands.
     queue: bool,
-    /// More comes than is worked off, or leaves without a response.
+    /// More comes than completes, or leaves without a response.
     unbalanced: bool,
     /// More is in flight than ever stands in a queue that is held short, or the accept queue is full:
     /// a short one never holds as much, and what it drops is known by its clients only.

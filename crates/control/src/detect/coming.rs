@@ -10,7 +10,7 @@
 //! later. Levels need not be known, so those that never ask, and those of before the start, do no
 //! harm. Of those on their way only the share counts that asked before.
 //!
-//! A server that is pressed lets them wait for the handshake of TLS before they can ask. That is a
+//! A server under pressure lets them wait for the handshake of TLS before they can ask. That is a
 //! queue of its own, in which they are in flight, and no way. So a tick teaches only when nothing was
 //! alarmed for some time, before it and after: an overload shows in the counts before it is alarmed.
 

@@ -164,7 +164,7 @@ impl Detector {
         }
     }
 
-    /// Whether all that it judges by was young enough to act upon in the last tick.
+    /// Whether all that it decides by was young enough to act upon in the last tick.
     pub(crate) fn is_fresh(&self) -> bool {
         self.seen == Freshness::Fresh
     }

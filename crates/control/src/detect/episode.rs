@@ -165,7 +165,7 @@ impl Episode {
         self.cap(self.idle + busy + self.queue(objective_s), objective_s) + tried
     }
 
-    /// Connections that are on their way while as many come as are worked off.
+    /// Connections that are on their way while as many come as complete.
     pub(super) fn on_their_way(&self) -> f64 {
         self.mu / self.each * self.delay_s
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What speaks for an overload, family by family.
 //!
-//! **Balance.** More comes than is worked off, and not by chance, not for a moment, and not
-//! because responses merely take longer than before. What is not worked off is what is in flight
+//! **Balance.** More comes than completes, and not by chance, not for a moment, and not
+//! because responses merely take longer than before. What does not complete is what is in flight
 //! since, turned away, or lost: the same as arrivals less completions where a connection has one
 //! request, and right where it has many. A window of the last ticks is cut into up to 8
 //! blocks and must show all of

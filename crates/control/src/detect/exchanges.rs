@@ -194,7 +194,7 @@ mod tests {
     }
 
     /// Beside 20 clients in each tick, who are served, 30 repeated SYNs of a burst are refused. Whether
-    /// more seems to come than is worked off, within so many ticks.
+    /// more seems to come than completes, within so many ticks.
     fn is_unbalanced(tells: bool, ticks: u64) -> bool {
         let mut controller = DefaultController::new(DefaultSpec::default());
         let period = Nanos::from_millis(100);

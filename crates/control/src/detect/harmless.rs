@@ -106,7 +106,7 @@ impl Detector {
 
     /// Exchanges in flight that stay while others complete. What completes now was in flight a
     /// response time ago, in a queue together with all that came before it; so of those that were in
-    /// flight then, what completes (Little's law) is taken off.
+    /// flight then, what completes (Little's law) is subtracted.
     pub(super) fn staying(&self, waiting: f64) -> Staying {
         let lately = self.history.responding(HARMLESS_RESPONSES, LASTING_TICKS);
         let seconds = lately.seconds.max(f64::MIN_POSITIVE);

@@ -102,7 +102,7 @@ impl Sums {
         if self.seconds > 0.0 { self.completed / self.seconds } else { 0.0 }
     }
 
-    /// What came and was not worked off: what is in flight since, what was turned away, and what
+    /// What came and did not complete: what is in flight since, what was turned away, and what
     /// was lost. With one request a connection this is arrivals less completions; with more, each
     /// connection still counts once, and so does a client whose SYN comes again and again.
     pub(crate) fn excess(&self) -> f64 {

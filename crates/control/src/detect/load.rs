@@ -12,7 +12,7 @@ use tidegate_units::Nanos;
 pub enum Load {
     /// Counts or jobs in flight are not known: what was decided stands.
     Unknown,
-    /// They have been unknown for long: what was decided has no ground any more. Since when.
+    /// They have been unknown for long: what was decided is not known to be needed any more. Since when.
     Lost(Nanos),
     /// No overload that refusals would help against.
     Calm(Calm),
@@ -85,7 +85,7 @@ pub struct Overload {
     pub cycle_s: f64,
     /// Connections that were admitted and have not asked yet.
     pub coming: f64,
-    /// As many are on their way while as many come as are worked off.
+    /// As many are on their way while as many come as complete.
     pub on_their_way: f64,
     /// The server starts workers, for which connections wait: see seats.rs.
     pub workers_grow: bool,

@@ -278,7 +278,7 @@ mod tests {
 
     /// The load of the night is another: what was usual when it began says nothing hours later.
     #[test]
-    fn refusals_that_last_are_not_judged_by_what_was_usual_long_ago() {
+    fn refusals_that_last_are_not_measured_by_what_was_usual_long_ago() {
         let mut course = Course::default();
         course.go(60, CALM, false);
         let flood = Now { comes: 500, refused: 490, ..CALM };

@@ -49,7 +49,7 @@ impl Refusals {
     }
 }
 
-/// For SYN policing: what request rules refuse never came. What is left is what it has to judge by:
+/// For SYN policing: what request rules refuse never came. What is left is what it has to decide by:
 /// while that is no overload, it is not needed.
 pub(crate) fn residual(counts: Counts, by_rules: u64) -> Counts {
     Counts {

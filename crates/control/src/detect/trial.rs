@@ -146,7 +146,7 @@ fn follows(low: Window, high: Window, (variance, over): (f64, bool)) -> Option<F
 }
 
 impl Episode {
-    /// Begins, judges and ends trials.
+    /// Begins, evaluates and ends trials.
     pub(super) fn trial_step(&mut self, waiting: f64, peak: f64, objective_s: f64) {
         let least = self.cycle_s.max(LASTING_SECONDS);
         let within =

@@ -103,7 +103,7 @@ impl Controller for Backends {
                 requests: &requests,
                 waiting: view.time.waiting.map_or(0, |waiting| waiting.value),
             };
-            // What is let go has no effect, and a controller must not believe that it had.
+            // What is lifted has no effect, and a controller must not believe that it had.
             let lost = !basis.valid && each.clamp.lost(signals.now);
             let wanted = each.dual.tick(&view, if lost { Mode::Shadow } else { mode });
             let clamped = each.clamp.clamp(&wanted, basis);

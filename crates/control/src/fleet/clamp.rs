@@ -259,7 +259,7 @@ mod tests {
     }
 
     /// 300/s and 5/s, below and above the floor: what an operator set himself is neither lifted nor
-    /// lowered nor let go, whatever is reported.
+    /// lowered, whatever is reported.
     #[test]
     fn what_was_set_by_hand_holds_with_reports_and_without() {
         for own in [300.0, 5.0] {

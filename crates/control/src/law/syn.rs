@@ -13,7 +13,7 @@
 //! reference. K_P is per second and is scaled by the sampling interval; K_D acts on a difference
 //! that is itself proportional to the interval, and stays.
 //!
-//! Taken literally that hold never lets go: with the queue empty and unchanged the rate stays where
+//! Taken literally that hold never ends: with the queue empty and unchanged the rate stays where
 //! the crowd pushed it. That is [`SynVariant::Published`]. [`SynVariant::Released`], which we ship,
 //! raises the rate in that state too while something is refused, at the same proportional law.
 //!
@@ -31,7 +31,7 @@ use tidegate_model::limits::{Cause, ServiceLimits, Why};
 use tidegate_model::signals::{Family, Signals};
 use tidegate_units::{Nanos, Rate, Share};
 
-/// Whether the hold lets go.
+/// Whether the hold ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SynVariant {
     /// As printed: held for ever while the queue is empty and unchanged.
@@ -62,7 +62,7 @@ pub struct SynSpec {
     pub rate_max: Rate,
     /// Bucket: 20 SYNs.
     pub burst: u32,
-    /// Whether the hold lets go.
+    /// Whether the hold ends.
     pub variant: SynVariant,
 }
 
@@ -98,7 +98,7 @@ pub struct Syn {
     spec: SynSpec,
     rate: f64,
     /// The queue has been unknown for long: no limit until it is known again.
-    let_go: bool,
+    lifted: bool,
     length: Option<f64>,
     /// The queue's reference in connections, as of the last step.
     reference: f64,
@@ -117,7 +117,7 @@ impl Syn {
         Self {
             spec,
             rate,
-            let_go: false,
+            lifted: false,
             length: None,
             reference: 0.0,
             watch: Watch::default(),
@@ -154,7 +154,7 @@ impl Syn {
     }
 
     fn limits(&self, text: &str) -> ServiceLimits {
-        let rate = (!self.let_go).then(|| Rate::per_second(self.rate));
+        let rate = (!self.lifted).then(|| Rate::per_second(self.rate));
         let told = rate.map_or_else(|| "no limit".to_owned(), |rate| format!("rate {rate}"));
         let alarmed = if self.shedding { vec![Family::Queue] } else { Vec::new() };
         ServiceLimits {
@@ -196,16 +196,16 @@ impl Controller for Syn {
         let seen = self.watch.see(accept.map(|a| a.age), signals.period);
         let text = match (accept, seen) {
             (Some(queue), Freshness::Fresh) => {
-                self.let_go = false;
+                self.lifted = false;
                 let (length, limit) = (queue.value.length as f64, queue.value.limit as f64);
                 let reference = self.step(signals, (length, limit), refuses);
                 format!("accept queue {length:.0} of {limit:.0}, reference {reference:.0}")
             }
             (_, Freshness::Lost) => {
                 self.length = None;
-                self.let_go = true;
+                self.lifted = true;
                 self.rate = self.rate.max(self.spec.bounded(self.spec.rate_start.get()));
-                "accept queue unknown for long: let go".to_owned()
+                "accept queue unknown for long: lifted".to_owned()
             }
             _ => "accept queue unknown: held".to_owned(),
         };

@@ -166,7 +166,7 @@ fn the_snapshot_shows_rules_buckets_and_what_was_not_evaluated() {
     *world.defer_accept.lock().unwrap() = Some(true);
     let requests = world.tick(Some(50)).services[0].requests.clone().unwrap();
     let rules: Vec<_> =
-        requests.rules.iter().map(|r| (r.name.as_str(), r.answer.as_str())).collect();
+        requests.rules.iter().map(|r| (r.name.as_str(), r.action.as_str())).collect();
     assert_eq!(rules[..2], [("/a", "503"), ("rest", "reset")]);
     assert_eq!((rules.len(), rules[2].0), (3, "unevaluable"));
     assert_eq!(requests.rules[1].rule, "GET /");
@@ -203,7 +203,7 @@ fn what_costs_or_blinds_is_warned_of() {
     world.memory.lock().unwrap().blind = true;
     world.memory.lock().unwrap().followed = Some(Followed { connections: 96, limit: 100 });
     world.tick(Some(50));
-    for of in ["shop: TCP_DEFER_ACCEPT", "shop: answers", "connections: the table"] {
+    for of in ["shop: TCP_DEFER_ACCEPT", "shop: responses", "connections: the table"] {
         assert!(world.warns(of), "{of}: {:?}", world.snapshot().warnings);
     }
     let mut world = World::new(&RULES.replace("requests:", "requests:\n      mode: shadow"));

@@ -30,7 +30,7 @@ pub enum Verdict {
 
 impl ShadowReport {
     /// Fills in what follows.
-    pub(super) fn judge(&mut self) {
+    pub(super) fn conclude(&mut self) {
         if self.since_unix_s.is_none() {
             self.sentence = self.nothing();
             return;
@@ -200,7 +200,7 @@ mod tests {
             because: Vec::new(),
             sentence: String::new(),
         };
-        report.judge();
+        report.conclude();
         report
     }
 

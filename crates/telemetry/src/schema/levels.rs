@@ -96,7 +96,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "service_sent",
         "bytes",
-        "Bytes sent on the interfaces that the answers leave by, as sensed.",
+        "Bytes sent on the interfaces that the responses leave by, as sensed.",
         SERVICE,
         |s, out| level(s, |levels| levels.sent, out),
     ),

@@ -29,7 +29,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "requests_rule_outcomes",
         "requests",
-        "What became of the requests that met a rule: admitted, refused, shadowed (refused, and only counted), lease (refused, and passed because the lease had run out), repeated (the answer was sent again), failed (refused, and the answer could not be sent).",
+        "What became of the requests that met a rule: admitted, refused, shadowed (refused, and only counted), lease (refused, and passed because the lease had run out), repeated (the reply packet was sent again), failed (refused, and the reply packet could not be sent).",
         &["service", "rule", "name", "bucket", "outcome"],
         |s, out| {
             each(s, |service, r| {
@@ -46,7 +46,7 @@ pub(crate) const METRICS: &[Metric] = &[
     gauge(
         "requests_rule_in_flight",
         "requests",
-        "Requests of a rule that the server has and has not answered yet.",
+        "Requests of a rule that the server has and has not responded to yet.",
         RULE,
         |s, out| rules(s, out, |rule| rule.signals.in_flight.map(|r| r.value as f64)),
     ),
@@ -60,28 +60,28 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "requests_rule_answered",
         "requests",
-        "Requests of a rule whose answer was complete.",
+        "Requests of a rule whose response was complete.",
         RULE,
         |s, out| served(s, out, |served| served.answered.into()),
     ),
     counter(
         "requests_rule_first_bytes",
         "requests",
-        "Requests of a rule whose answer has begun.",
+        "Requests of a rule whose response has begun.",
         RULE,
         |s, out| served(s, out, |served| served.started.into()),
     ),
     counter(
         "requests_rule_first_byte_time",
         "seconds",
-        "Time from these requests to the first byte of their answers, summed: over their number it is the mean.",
+        "Time from these requests to the first byte of their responses, summed: over their number it is the mean.",
         RULE,
         |s, out| served(s, out, |served| served.started_time.as_secs_f64().into()),
     ),
     counter(
         "requests_rule_response_time",
         "seconds",
-        "Time from the answered requests of a rule to the last byte of their answers, summed.",
+        "Time from the completed requests of a rule to the last byte of their responses, summed.",
         RULE,
         |s, out| served(s, out, |served| served.answered_time.as_secs_f64().into()),
     ),
@@ -152,7 +152,7 @@ pub(crate) const METRICS: &[Metric] = &[
     gauge(
         "requests_bucket_in_flight",
         "requests",
-        "Requests of a bucket that the server has and has not answered yet.",
+        "Requests of a bucket that the server has and has not responded to yet.",
         BUCKET,
         |s, out| {
             buckets(s, |service, b| {
@@ -177,20 +177,20 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "requests_bucket_completed",
         "requests",
-        "Requests of a bucket that the server had and that are answered, or whose connection ended.",
+        "Requests of a bucket that the server had and that have their response, or whose connection ended.",
         BUCKET,
         |s, out| totals(s, |labels, t| out(labels, t.ended.into())),
     ),
     histogram(
         "requests_bucket_first_byte_time",
-        "Time from a request to the first byte of its answer.",
+        "Time from a request to the first byte of its response.",
         BUCKET,
         Bounds::FINE,
         |s, out| totals(s, |labels, t| out(labels, &t.first_byte)),
     ),
     histogram(
         "requests_bucket_response_time",
-        "Time from a request to the last byte of its answer.",
+        "Time from a request to the last byte of its response.",
         BUCKET,
         Bounds::FINE,
         |s, out| totals(s, |labels, t| out(labels, &t.end)),

@@ -98,7 +98,7 @@ pub(crate) fn scripts() -> (RuleCounts, RuleSignals) {
     let age = Nanos::from_millis(300);
     let signals = RuleSignals {
         in_flight: Some(Reading { value: 12, age }),
-        answers: Some(Reading { value: Rate::per_second(69.5), age }),
+        responses: Some(Reading { value: Rate::per_second(69.5), age }),
         first_byte: Some(Reading { value: Nanos::from_millis(7), age }),
         end: Some(Reading { value: Nanos::from_millis(9), age }),
     };
@@ -159,7 +159,7 @@ pub(crate) fn requests() -> RequestsState {
         name: name.into(),
         rule: rule.into(),
         bucket: bucket.map(Into::into),
-        answer: "503".into(),
+        action: "503".into(),
         counts,
         signals: RuleSignals::default(),
         in_flight_sum: 36.5,

@@ -29,8 +29,8 @@ struct Recorder<'a, F> {
 }
 
 impl<F: Filter> Filter for Recorder<'_, F> {
-    fn judge(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
-        let verdict = self.filter.judge(now, key, attempt);
+    fn evaluate(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
+        let verdict = self.filter.evaluate(now, key, attempt);
         self.seen.push(Seen { at: now, attempt, admitted: verdict == Verdict::Admit });
         verdict
     }

@@ -203,7 +203,7 @@ fn choices(setting: &Setting) -> Result<Choices> {
 struct Wall;
 
 impl Filter for Wall {
-    fn judge(&mut self, _now: Nanos, _key: u64, _attempt: u8) -> syn::Verdict {
+    fn evaluate(&mut self, _now: Nanos, _key: u64, _attempt: u8) -> syn::Verdict {
         syn::Verdict::Drop
     }
 }

@@ -200,7 +200,7 @@ fn pick(tables: &[(Vec<u16>, f64)], bits: u64) -> Vec<u16> {
 }
 
 impl Filter for Free {
-    fn judge(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
+    fn evaluate(&mut self, now: Nanos, key: u64, attempt: u8) -> Verdict {
         self.tick(now);
         if self.choices.seen == Seen::All || attempt == 0 {
             self.arrivals += 1;

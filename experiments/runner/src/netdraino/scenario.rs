@@ -25,7 +25,7 @@ pub struct Scenario {
     pub base: Changes,
     /// What is compared, in the order of the legend.
     pub variants: Vec<Variant>,
-    /// Over which variant the gain of a variant is reckoned, run by run.
+    /// Over which variant the gain of a variant is computed, run by run.
     #[serde(default)]
     pub gains: BTreeMap<String, String>,
     /// Runs a point in a full run.

@@ -149,7 +149,7 @@ fn no_filter_beats_the_bound() {
 struct Noting(std::collections::BTreeMap<u64, Vec<u64>>);
 
 impl Filter for Noting {
-    fn judge(&mut self, now: Nanos, key: u64, _attempt: u8) -> Verdict {
+    fn evaluate(&mut self, now: Nanos, key: u64, _attempt: u8) -> Verdict {
         self.0.entry(key).or_default().push(now.0);
         Verdict::Drop
     }

@@ -34,7 +34,7 @@ const UNKNOWN_AFTER: Nanos = Nanos::from_secs(30);
 const RELAPSE_WITHIN: Nanos = Nanos::from_secs(120);
 /// So often at most.
 const RELAPSES_MAX: u32 = 5;
-/// Whether the own limit refuses is judged by a mean over this time: what arrives varies.
+/// Whether the own limit refuses is decided by a mean over this time: what arrives varies.
 const MEAN_OVER: Nanos = Nanos::from_secs(10);
 /// Steps at once, at most: 2^6 steps of 20 % are a factor of 14.
 const DOUBLED_MAX: u32 = 6;

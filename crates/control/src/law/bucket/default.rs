@@ -25,13 +25,13 @@
 //! rate doubles in 2 s instead. On the interface the same with z = (q* − q)/q* and weak gains,
 //! because the queue is a mean over a second; q* is 20 ms of what is sent, a third of the limit at most.
 //!
-//! # When it lets go
+//! # When the limit is lifted
 //! When nothing was refused for 3 s and the jobs in flight are fewer than half of the target (on the
 //! interface, the queue is short). The end of the service's overload is not enough: it may be over by
 //! what is refused, and completions without the bucket's requests are no measure of what is offered
 //! with them.
 //!
-//! And when anything that it judges by is lost, for jobs in flight that stand still in a reading that
+//! And when anything that it decides by is lost, for jobs in flight that stand still in a reading that
 //! nobody renews stay above the target for ever: the bucket's counts and its resource; for a service
 //! its jobs in flight and counts as well, for an interface what is sent.
 
@@ -46,8 +46,8 @@ use tidegate_model::signals::{InterfaceQueue, Reading, Signals};
 const STANDING_TICKS: u32 = 3;
 /// τ in seconds, at least.
 const TAU_SECONDS_MIN: f64 = 0.5;
-/// Jobs in flight above the target for which the law is enough, in what is worked off in τ: the rate
-/// is e^−½ of the steady part there; and in what is worked off in the objective.
+/// Jobs in flight above the target for which the law is enough, in what is completed in τ: the rate
+/// is e^−½ of the steady part there; and in what is completed in the objective.
 const LAW_TAUS: f64 = 0.5;
 /// See [`LAW_TAUS`].
 const LAW_OBJECTIVE: f64 = 0.25;
@@ -92,7 +92,7 @@ const UNUSED_DEPARTURES: f64 = 128.0;
 pub struct DefaultBucket {
     core: Core,
     gauge: Gauge,
-    /// What else it judges by: jobs in flight and the service's counts, or what is sent.
+    /// What else it decides by: jobs in flight and the service's counts, or what is sent.
     waiting: Watch,
     counts: Watch,
     sent: Watch,
@@ -136,7 +136,7 @@ impl DefaultBucket {
         }
     }
 
-    /// The freshness of what it judges by beside its level and the bucket's counts.
+    /// The freshness of what it decides by beside its level and the bucket's counts.
     fn see(&mut self, signals: &Signals) -> Freshness {
         if self.gauge.is_link() {
             return self.sent.see(sent(signals).map(|s| s.age), signals.period);
@@ -303,7 +303,7 @@ impl BucketController for DefaultBucket {
             (_, Freshness::Lost) => {
                 self.stop();
                 self.standing = 0;
-                format!("{name}, requests or load unknown for long: let go")
+                format!("{name}, requests or load unknown for long: lifted")
             }
             _ => format!("{name}, requests or load unknown: held"),
         };

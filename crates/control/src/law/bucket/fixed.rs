@@ -45,7 +45,7 @@ mod tests {
     use super::super::tests::second;
     use super::*;
 
-    /// What is decided from counts is let go without them; this was not.
+    /// What is decided from counts is lifted without them; this was not.
     #[test]
     fn it_holds_without_counts_however_long() {
         let mut bucket = FixedBucket::new(Rate::per_second(50.0), BucketSpec::default());

@@ -39,7 +39,7 @@ impl Mean {
 #[derive(Clone, Debug)]
 pub(crate) struct Hits {
     window: Window<Tick>,
-    /// For how long each rank is still reckoned with.
+    /// For how long each rank still counts.
     ranks_s: [f64; RANKS],
 }
 

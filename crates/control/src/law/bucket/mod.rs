@@ -34,7 +34,7 @@ const LOWER_HALVES_SECONDS: f64 = 0.2;
 /// A rate this close to the minimum is at the minimum.
 const LOWEST_SLACK: f64 = 1.01;
 
-/// Whether the published text is followed to the letter.
+/// Whether the law is followed as published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     /// As printed.
@@ -155,7 +155,7 @@ struct Core {
     hits: Hits,
     counts: Watch,
     level: Watch,
-    /// Of all that the controller judges by, as of the last tick.
+    /// Of all that the controller decides by, as of the last tick.
     seen: Freshness,
     /// There is no limit because signals were lost.
     lost: bool,
@@ -198,11 +198,11 @@ impl Core {
         self.also(all)
     }
 
-    /// Takes the freshness of what else the controller judges by; that of all.
+    /// Takes the freshness of what else the controller decides by; that of all.
     fn also(&mut self, seen: Freshness) -> Freshness {
         self.seen = self.seen.max(seen);
         if self.seen == Freshness::Lost {
-            self.let_go();
+            self.lift();
         } else if self.seen == Freshness::Fresh && self.lost {
             self.lost = false;
             self.rate = self.spec.begin();
@@ -210,9 +210,9 @@ impl Core {
         self.seen
     }
 
-    /// Signals are lost: what was decided has no ground any more, nor has the rate at the start,
+    /// Signals are lost: neither what was decided nor the rate at the start is known to be needed,
     /// until there are signals again.
-    fn let_go(&mut self) {
+    fn lift(&mut self) {
         self.lost = true;
         self.rate = None;
         self.hits = Hits::default();

@@ -58,7 +58,7 @@ pub struct PaperBucketSpec {
     pub gain_d: f64,
     /// Wanted level: 0.90 for the CPU, 0.35 for the queue of the interface.
     pub reference: Share,
-    /// Whether it is followed to the letter.
+    /// Whether it is followed as published.
     pub variant: Variant,
 }
 
@@ -151,7 +151,7 @@ impl BucketController for PaperBucket {
             }
             (_, Freshness::Lost) => {
                 (self.mean, self.before) = (Mean::default(), None);
-                format!("{name} or requests unknown for long: let go")
+                format!("{name} or requests unknown for long: lifted")
             }
             _ => format!("{name} or requests unknown: held"),
         };
@@ -190,7 +190,7 @@ mod tests {
             (50.0, 30, 0, 0.60, 50.0, 50.0), // section 2.3: 30 of 50 is no reason to raise
             (50.0, 46, 0, 0.60, 56.0, 56.0), // above 90 %
             (50.0, 44, 0, 0.60, 50.0, 50.0), // below
-            (50.0, 44, 1, 0.60, 50.0, 56.0), // refuses while calm: ours lets go
+            (50.0, 44, 1, 0.60, 50.0, 56.0), // refuses while calm: ours rises
             (74.0, 140, 66, 1.00, 72.0, 72.0), // at most two a second (section 3.3)
             (74.0, 36, 0, 1.00, 72.0, 38.0), // ours begins at 36/0.9
             (11.0, 140, 129, 1.00, 10.0, 10.0), // the minimum
@@ -259,7 +259,7 @@ mod tests {
     }
 
     /// A server that answers nobody is not a fast one, and its times are not lost: the rate stands.
-    /// It is let go when the times cannot be read.
+    /// It is lifted when the times cannot be read.
     #[test]
     fn a_server_that_answers_nobody_keeps_its_limit() {
         let gauge = Gauge::FirstByte(Nanos::SECOND);
@@ -299,7 +299,7 @@ mod tests {
     fn pd_and_its_hold() {
         let table = [
             // before, now, hits, refused, published, released
-            (0.0, 0.0, 60, 10, 0.0, 35.0 / 16.0), // held for ever; ours lets go
+            (0.0, 0.0, 60, 10, 0.0, 35.0 / 16.0), // held for ever; ours rises
             (0.0, 0.0, 10, 0, 0.0, 0.0),
             (20.0, 10.0, 60, 10, 25.0 / 16.0 + 2.5, 25.0 / 16.0 + 2.5),
             (20.0, 10.0, 10, 0, 25.0 / 16.0 + 2.5, 0.0), // nobody uses it

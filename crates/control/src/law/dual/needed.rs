@@ -48,7 +48,7 @@ pub(super) enum Counted {
 /// For how long SYN policing has been needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Needed {
-    /// Seconds until what was in flight at the beginning is worked off.
+    /// Seconds until what was in flight at the beginning has drained.
     settle_s: Option<f64>,
     /// Since then, and the jobs in flight then.
     seconds: f64,

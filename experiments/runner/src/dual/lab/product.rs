@@ -56,7 +56,7 @@ pub(super) fn config(setting: &Setting, lab: &Lab, scale: Scale) -> Option<Produ
     Some(ProductConfig { services: json!({"web": web}), ..ProductConfig::one("web", &[]) })
 }
 
-/// To the letter, or as we ship them.
+/// As published, or as we ship them.
 const fn variant(setting: &Setting) -> &'static str {
     if setting.published_hold { "published" } else { "released" }
 }

@@ -20,7 +20,7 @@ const TRIES: u32 = 3;
 /// Said with every result of them.
 const AS_SHIPPED: &str = "the paper's controllers as we ship them, P and SYN policing: both raise a \
     rate that refuses while its resource is calm, where the printed ones hold it, and SYN policing \
-    sleeps while request rules suffice";
+    is on standby while request rules suffice";
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ impl Runner<'_> {
         if own.is_empty() { self.scenario.points(self.quick()).to_vec() } else { own.clone() }
     }
 
-    /// The variants that have the paper's controllers, but not to the letter.
+    /// The variants that have the paper's controllers, but not as published.
     fn shipped(&self) -> Result<Vec<String>> {
         let x = self.points().first().copied().unwrap_or_default();
         let mut names = Vec::new();

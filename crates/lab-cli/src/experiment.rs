@@ -188,7 +188,8 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
         ..Run::default()
     };
     let screen = Screen::new(std::io::stderr().is_terminal());
-    let mut keeper = Keeper { screen, dir: &dir, run: &run };
+    let begun = MonotonicClock.now();
+    let mut keeper = Keeper { screen, dir: &dir, run: &run, begun };
     let outcome = start::start(&experiment, &options, &mut keeper)?;
     keeper.screen.finish();
     let figures = keeper.write(&outcome, &[])?;
@@ -205,11 +206,14 @@ struct Keeper<'a> {
     screen: Screen,
     dir: &'a Path,
     run: &'a Run,
+    begun: Nanos,
 }
 
 impl Keeper<'_> {
     fn write(&self, outcome: &Outcome, remarks: &[String]) -> Result<Vec<PathBuf>> {
+        let minutes = MonotonicClock.now().since(self.begun).as_secs_f64() / 60.0;
         let run = Run {
+            minutes: Some((10.0 * minutes).round() / 10.0),
             world: outcome.rows.first().map(|row| row.world.clone()).unwrap_or_default(),
             notes: [remarks, &outcome.notes].concat(),
             data: outcome.data.clone(),

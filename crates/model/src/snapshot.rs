@@ -190,6 +190,12 @@ pub struct ResponseCounts {
     pub service: String,
     /// By the hundreds of their status; at 0 those whose client left before there was a response.
     pub by_hundreds: [u64; 6],
+    /// Of the last minute, in percent: requests that passed and were not reported, or are not yet.
+    #[serde(default)]
+    pub lost_percent: u8,
+    /// How late reports are on average, after the end of the response.
+    #[serde(default)]
+    pub late: Nanos,
 }
 
 /// The agent of one service, which HAProxy asks how many requests it may have in flight.

@@ -14,6 +14,7 @@ use tidegate_experiments::news::traces::FOLDER;
 use tidegate_experiments::start::{self, Effort, Options, Outcome};
 use tidegate_experiments::survival::Watch;
 use tidegate_lab::Progress;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 use crate::progress::Screen;
 

@@ -7,14 +7,13 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use tidegate_cli::{Exit, Extension};
 use tidegate_experiments::catalog::{self, Experiment};
-use tidegate_experiments::folder::{self, Run};
+use tidegate_experiments::folder::{self, Run, Stopwatch};
 use tidegate_experiments::judge;
 use tidegate_experiments::news::Source;
 use tidegate_experiments::news::traces::FOLDER;
 use tidegate_experiments::start::{self, Effort, Options, Outcome};
 use tidegate_experiments::survival::Watch;
 use tidegate_lab::Progress;
-use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 use crate::progress::Screen;
 
@@ -189,7 +188,7 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
         ..Run::default()
     };
     let screen = Screen::new(std::io::stderr().is_terminal());
-    let begun = MonotonicClock.now();
+    let begun = Stopwatch::start();
     let mut keeper = Keeper { screen, dir: &dir, run: &run, begun };
     let outcome = start::start(&experiment, &options, &mut keeper)?;
     keeper.screen.finish();
@@ -207,14 +206,13 @@ struct Keeper<'a> {
     screen: Screen,
     dir: &'a Path,
     run: &'a Run,
-    begun: Nanos,
+    begun: Stopwatch,
 }
 
 impl Keeper<'_> {
     fn write(&self, outcome: &Outcome, remarks: &[String]) -> Result<Vec<PathBuf>> {
-        let minutes = MonotonicClock.now().since(self.begun).as_secs_f64() / 60.0;
         let run = Run {
-            minutes: Some((10.0 * minutes).round() / 10.0),
+            minutes: Some(self.begun.minutes()),
             world: outcome.rows.first().map(|row| row.world.clone()).unwrap_or_default(),
             notes: [remarks, &outcome.notes].concat(),
             data: outcome.data.clone(),

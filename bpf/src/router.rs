@@ -321,6 +321,15 @@ impl Router {
         Ok(Nanos(argument.now_ns))
     }
 
+    /// How often sweeps ran, and for how many nanoseconds, while `kernel.bpf_stats_enabled` was on.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    #[doc(hidden)]
+    pub fn sweep_runs(&self) -> Result<(u64, u64), Error> {
+        Ok(syscall::program_info(self.sweep.as_fd()).map_err(failed_run)?.runs)
+    }
+
     /// From now on an exchange of the destination at a place takes too long after this time; zero: none does.
     ///
     /// # Errors
@@ -380,6 +389,15 @@ impl RouterHooks {
             Ok(false) => Err(failed_run(io::Error::other("the packet did not pass"))),
             passes => passes.map(|_| ()),
         }
+    }
+
+    /// How often one of them ran, and for how many nanoseconds, while `kernel.bpf_stats_enabled` was on.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn runs(&self, egress: bool) -> Result<(u64, u64), Error> {
+        let program = self.0[usize::from(egress)].as_fd();
+        Ok(syscall::program_info(program).map_err(failed_run)?.runs)
     }
 
     /// The same where it may be dropped: whether it passed.

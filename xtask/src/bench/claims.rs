@@ -40,6 +40,8 @@ const fn within(subject: &'static str, ns: f64) -> Claim {
 pub(super) const PACKETS: &[Claim] = &[
     adds("foreign", 20.0),
     adds("established", 60.0),
+    Claim { subject: "imported-100", beside: "foreign", bound: Bound::AddsAtMost(20.0) },
+    Claim { subject: "imported-100-hit", beside: "foreign", bound: Bound::AddsAtMost(20.0) },
     adds("refused-token-bucket", 200.0),
     adds("refused-fresh-first", 200.0),
     adds("refused-abacus", 200.0),

@@ -90,7 +90,7 @@ impl Crowd {
         let router = Router::load(&config)?;
         let hooks = router.hooks()?;
         let exchanges = vec![0; connections as usize];
-        let mut crowd = Self { router, hooks, connections, exchanges, random: SplitMix(7) };
+        let crowd = Self { router, hooks, connections, exchanges, random: SplitMix(7) };
         for number in 0..connections {
             crowd.replies(number)?;
             crowd.hooks.give(false, &crowd.proof(number))?;
@@ -150,9 +150,11 @@ impl Crowd {
 
     fn counts(&self) -> Result<DestinationCounts> {
         let all = self.router.destinations()?;
-        let sum = |sum: DestinationCounts, (_, _, one): (usize, std::net::SocketAddr, DestinationCounts)| {
-            sum.with(one, u64::saturating_add)
-        };
+        let sum =
+            |sum: DestinationCounts,
+             (_, _, one): (usize, std::net::SocketAddr, DestinationCounts)| {
+                sum.with(one, u64::saturating_add)
+            };
         Ok(all.into_iter().fold(DestinationCounts::default(), sum))
     }
 }

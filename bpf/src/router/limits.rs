@@ -2,11 +2,11 @@
 //! Limits on new connections to destinations of a router, and the lease on them.
 
 use super::Router;
+use crate::Error;
 use crate::abi::{self, RouterControl, RouterExempt};
 use crate::core::Core;
 use crate::lately::{self, router_identity};
 use crate::maps::Maps;
-use crate::Error;
 use crate::plan::mapped;
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};

@@ -135,9 +135,7 @@ impl Router {
     /// # Errors
     /// When the map cannot be read.
     pub fn destinations(&self) -> Result<Vec<(usize, SocketAddr, DestinationCounts)>, Error> {
-        let read = |place: usize| {
-            Some((place, self.address(place)?, self.counts(place)?))
-        };
+        let read = |place: usize| Some((place, self.address(place)?, self.counts(place)?));
         Ok((0..self.known()?).filter_map(read).collect())
     }
 

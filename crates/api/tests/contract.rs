@@ -440,7 +440,8 @@ fn a_client_that_was_refused_lately_is_probably_known_without_a_sample() {
     let service = "192.0.2.10:80".to_owned();
     let limited = RefusedLately { service, router: true, ..lately(false) };
     let limited = said((vec![limited], true, 0.0));
-    let words_of = "192.0.2.10:80: its limit at this router probably has refused this address 9.00 s";
+    let words_of =
+        "192.0.2.10:80: its limit at this router probably has refused this address 9.00 s";
     assert!(limited.contains(words_of), "{limited}");
     // What a proxy refuses by itself is asked nobody about.
     let proxy = said_of((Vec::new(), true, 0.0), vec!["shop".into()]);

@@ -18,10 +18,7 @@ fn questions(config: &Config) -> impl Iterator<Item = (&str, bool)> {
     config.services.iter().flat_map(|service| [false, true].map(|shadow| (&*service.name, shadow)))
 }
 
-fn found(
-    (service, shadow): (&str, bool),
-    (ago_min, ago_max): (Nanos, Nanos),
-) -> RefusedLately {
+fn found((service, shadow): (&str, bool), (ago_min, ago_max): (Nanos, Nanos)) -> RefusedLately {
     let service = service.to_owned();
     RefusedLately { service, shadow, ago_min, ago_max, ..RefusedLately::default() }
 }

@@ -64,14 +64,8 @@ enum Bench {
 }
 
 impl Bench {
-    const ALL: [Self; 6] = [
-        Self::Packets,
-        Self::Requests,
-        Self::Turns,
-        Self::Router,
-        Self::Refusals,
-        Self::Simulator,
-    ];
+    const ALL: [Self; 6] =
+        [Self::Packets, Self::Requests, Self::Turns, Self::Router, Self::Refusals, Self::Simulator];
 
     fn name(self) -> &'static str {
         match self {

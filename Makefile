@@ -16,7 +16,7 @@ help:
 	@echo 'make demo     set up, build, overload a real server without and with tidegate (needs root)'
 	@echo 'make check    format, lints, tidy'
 	@echo 'make tidy     the rules of the repository'
-	@echo 'make bench    packets, requests, refusals and the simulator, side by side (needs root)'
+	@echo 'make bench    packets, requests, a router, refusals and the simulator, side by side (needs root)'
 	@echo 'make golden   golden tables and generated documents: compare (BLESS=1: rewrite)'
 	@echo 'make clean    remove build results and outputs'
 

@@ -76,6 +76,7 @@ struct tg_router_times {
 struct tg_router_limit {
 	struct bpf_spin_lock lock;
 	__u32 pad;
+	__u64 identity;		/* by which it is known who was refused */
 	struct tg_crowd_limit limit;	/* its key: 1 + the place */
 };
 

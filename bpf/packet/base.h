@@ -15,6 +15,7 @@
 #define TG_TC_NEXT (-1)		/* TC_ACT_UNSPEC, TCX_NEXT: others go on */
 #define TG_TC_SHOT 2		/* TC_ACT_SHOT, TCX_DROP */
 #define TG_LOOPBACK_IFINDEX 1
+#define TG_PAGE_ALIGNED 1024	/* BPF_F_MMAPABLE: also aligned to a page */
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))

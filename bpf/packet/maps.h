@@ -10,9 +10,8 @@
 #define TG_MAPS_H
 
 #include "base.h"
+#include "lately.h"
 #include "../abi/request.h"
-
-#define TG_PAGE_ALIGNED 1024	/* BPF_F_MMAPABLE */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -205,22 +204,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tg_flights);
 } tg_flights SEC(".maps");
-
-/* Slices one behind the other (policy/chain/lately.h). */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, TG_PAGE_ALIGNED);
-	__uint(max_entries, TG_LATELY_SLICES * 4096);
-	__type(key, __u32);
-	__type(value, struct tg_lately_line);
-} tg_lately SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct tg_lately_turn);
-} tg_lately_turn SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

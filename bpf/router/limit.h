@@ -130,6 +130,15 @@ tg_router_lacks(const struct tg_router_control *control,
 	return 1;
 }
 
+/* Whose SYN that was, for whoever asks within a minute. */
+static __always_inline void tg_router_note_refused(
+	const struct tg_packet *p, const struct tg_router_limit *l, int shadow)
+{
+	tg_refused_note(tg_lately_hash(p->src, READ_ONCE(l->identity),
+				       settings.key),
+			shadow);
+}
+
 /* A SYN to a destination: 1 if it is refused. */
 static __always_inline int tg_router_refuses(const struct tg_packet *p,
 					     struct tg_router_destination *d,
@@ -141,6 +150,7 @@ static __always_inline int tg_router_refuses(const struct tg_packet *p,
 	struct tg_router_bucket *b;
 	struct tg_event e = {};
 	__u32 strength;
+	int refused;
 
 	if (!l || !READ_ONCE(l->limit.bucket.rate_milli) ||
 	    attempt == TG_ROUTER_ADMITTED)
@@ -160,7 +170,9 @@ static __always_inline int tg_router_refuses(const struct tg_packet *p,
 		tg_router_count(&d->counts.tokens, 1);
 		return 0;
 	}
-	return tg_router_lacks(control, d, attempt, strength);
+	refused = tg_router_lacks(control, d, attempt, strength);
+	tg_router_note_refused(p, l, !refused);
+	return refused;
 }
 
 #endif

@@ -2,15 +2,14 @@
 /*
  * The maps of a router's measurement and limits. The loader sizes them. Those that any
  * sender can fill are arrays: their size is fixed, and the loss of an entry is harmless.
+ * The kill switch, and who was refused lately, are maps of the dataplane.
  */
 #ifndef TG_ROUTER_MAPS_H
 #define TG_ROUTER_MAPS_H
 
-#include "../packet/base.h"
+#include "../packet/lately.h"
 #include "../abi/router.h"
 #include "../../policy/router/tsw.h"
-
-#define TG_ROUTER_MAPPABLE 1024	/* BPF_F_MMAPABLE: also aligned to a page */
 
 /* A connection, beside its fingerprint. */
 struct tg_router_flow {
@@ -50,7 +49,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, TG_ROUTER_MAPPABLE);
+	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, 16384);
 	__type(key, __u32);
 	__type(value, struct tg_router_set);
@@ -90,7 +89,7 @@ struct {
 /* By place, both. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, TG_ROUTER_MAPPABLE);
+	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, struct tg_router_destination);
@@ -98,7 +97,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, TG_ROUTER_MAPPABLE);
+	__uint(map_flags, TG_PAGE_ALIGNED);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, struct tg_router_times);
@@ -136,7 +135,7 @@ struct {
 
 /*
  * The dataplane's (packet/maps.h): its kill switch opens these limits as well, whether
- * the daemon hangs or not. The seed in it is not used here.
+ * the daemon hangs or not.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

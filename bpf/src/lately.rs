@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::mapped::Mapped;
 use crate::plan::mapped;
 use crate::{Error, abi, objects};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use tidegate_model::service_identity;
 use tidegate_policy::{LatelyHash, LatelyLine, LatelyTurn};
 use tidegate_units::Nanos;
@@ -17,7 +17,12 @@ pub(crate) const TURN: &str = "tg_lately_turn";
 /// Clients of a minute (`tables.refusals`) that share a line of a slice.
 pub(crate) const EACH: u32 = 128;
 
-/// What the hooks know of the last minute, as of the last heartbeat.
+/// A destination behind a router, as services are told apart: no service has a space in its name.
+pub(crate) fn router_identity(destination: SocketAddr) -> u64 {
+    service_identity(&format!("router {destination}"))
+}
+
+/// What the hooks and the router know of the last minute, as of the last heartbeat.
 pub struct Lately {
     lines: Mapped,
     /// Of a slice.
@@ -48,6 +53,18 @@ impl Lately {
             mapped(client),
             (service_identity(service), shadow),
         ))
+    }
+
+    /// The same of the limit of a router on new connections to a destination.
+    #[must_use]
+    pub fn find_at_router(
+        &self,
+        client: IpAddr,
+        destination: SocketAddr,
+        shadow: bool,
+    ) -> Option<(Nanos, Nanos)> {
+        let identity = router_identity(destination);
+        self.find_hash(LatelyHash::new(&self.key, mapped(client), (identity, shadow)))
     }
 
     fn find_hash(&self, hash: LatelyHash) -> Option<(Nanos, Nanos)> {

@@ -134,10 +134,15 @@ pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<Set
         answer: variant.answer,
         trust_dscp: variant.trust_dscp.into(),
         source_mask: maps.get("tg_source_sets")?.max_entries() - 1,
-        lately_mask: maps.get(lately::LINES)?.max_entries() / LatelyTurn::SLICES - 1,
+        lately_mask: lately_mask(maps)?,
         link: if variant.plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET },
         import: variant.import.into(),
     })
+}
+
+/// Lines of a slice of those who were refused lately, less one.
+pub(crate) fn lately_mask(maps: &Maps) -> Result<u32, Error> {
+    Ok(maps.get(lately::LINES)?.max_entries() / LatelyTurn::SLICES - 1)
 }
 
 /// The words of the hash's key: the seed of this boot, drawn out (SplitMix64, twice).

@@ -19,7 +19,7 @@ use crate::maps::Maps;
 use crate::objects::{self, Load};
 use crate::plan::{HASH_BYTES, mapped as address_of};
 use crate::syscall::{self, Order, Side};
-use crate::{Error, Interface, namespace};
+use crate::{Error, Interface, lately, namespace};
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
 use std::collections::BTreeSet;
@@ -28,6 +28,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_config::RouterConfig;
 use tidegate_model::remote::Scope;
+use tidegate_policy::{LatelyLine, LatelyTurn};
 use tidegate_units::Nanos;
 use zerocopy::IntoBytes;
 
@@ -105,15 +106,14 @@ impl Router {
         Self::load_for(config, objects, crate::Settings::default().flow_timeout)
     }
 
-    /// As [`Self::load`]; the kill switch of this dataplane opens the limits as well, in the kernel itself.
+    /// As [`Self::load`]; the kill switch of this dataplane opens the limits as well, in the kernel itself, and whom
+    /// they refuse is noted where its hooks note it ([`crate::Lately`]).
     ///
     /// # Errors
     /// As [`Self::load`].
     pub fn load_beside(config: &RouterConfig, dataplane: &Core) -> Result<Self, Error> {
-        let mut router = Self::load(config)?;
-        let switch = MapHandle::try_from(dataplane.maps.get(limits::SWITCH)?);
-        router.maps.insert(limits::SWITCH, switch.map_err(Error::map(limits::SWITCH))?);
-        Ok(router)
+        let idle_after = crate::Settings::default().flow_timeout;
+        Self::load_with(config, RouterObjects::default(), idle_after, Some(dataplane))
     }
 
     /// The same for tests, which cannot wait for as long until a connection is idle.
@@ -126,14 +126,28 @@ impl Router {
         objects: RouterObjects,
         idle_after: Nanos,
     ) -> Result<Self, Error> {
+        Self::load_with(config, objects, idle_after, None)
+    }
+
+    fn load_with(
+        config: &RouterConfig,
+        objects: RouterObjects,
+        idle_after: Nanos,
+        dataplane: Option<&Core>,
+    ) -> Result<Self, Error> {
         objects::quiet();
-        let maps = create_maps(&objects, config)?;
+        let mut maps = create_maps(&objects, config)?;
+        let seed = match dataplane {
+            // Who was refused is looked for by its seed.
+            Some(dataplane) => limits::share(&mut maps, dataplane)?,
+            None => crate::core::seed()?,
+        };
         let sets = config.connections / abi::ROUTER_WAYS as u32;
-        let seed = crate::core::seed()?;
         let settings = Settings {
             key: objects::keys(seed),
             flow_timeout_ns: idle_after.0,
             flow_mask: sets - 1,
+            lately_mask: objects::lately_mask(&maps)?,
             ..Settings::default()
         };
         let load =
@@ -307,6 +321,15 @@ impl Router {
         Ok(Nanos(argument.now_ns))
     }
 
+    /// How often sweeps ran, and for how many nanoseconds, while `kernel.bpf_stats_enabled` was on.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    #[doc(hidden)]
+    pub fn sweep_runs(&self) -> Result<(u64, u64), Error> {
+        Ok(syscall::program_info(self.sweep.as_fd()).map_err(failed_run)?.runs)
+    }
+
     /// From now on an exchange of the destination at a place takes too long after this time; zero: none does.
     ///
     /// # Errors
@@ -368,6 +391,15 @@ impl RouterHooks {
         }
     }
 
+    /// How often one of them ran, and for how many nanoseconds, while `kernel.bpf_stats_enabled` was on.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn runs(&self, egress: bool) -> Result<(u64, u64), Error> {
+        let program = self.0[usize::from(egress)].as_fd();
+        Ok(syscall::program_info(program).map_err(failed_run)?.runs)
+    }
+
     /// The same where it may be dropped: whether it passed.
     ///
     /// # Errors
@@ -401,7 +433,7 @@ const LOSSES: &str = "tg_router_losses";
 const TAKEN: &str = "tg_router_taken";
 
 /// Sizes of the values, which the other side of the ABI has to have.
-const SIZES: [(&str, usize); 8] = [
+const SIZES: [(&str, usize); 10] = [
     (SCOPES, size_of::<RouterScopes>()),
     (COUNTS, size_of::<abi::RouterDestination>()),
     (TIMES, size_of::<abi::RouterTimes>()),
@@ -410,6 +442,8 @@ const SIZES: [(&str, usize); 8] = [
     (limits::BUCKETS, size_of::<abi::RouterBucket>()),
     (limits::CONTROL, size_of::<abi::RouterControl>()),
     (limits::SWITCH, size_of::<abi::Control>()),
+    (lately::LINES, size_of::<LatelyLine>()),
+    (lately::TURN, size_of::<LatelyTurn>()),
 ];
 
 /// The maps, sized by the configuration; the program for ingress names all of them.
@@ -423,6 +457,8 @@ fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, E
             Some(
                 "tg_router_places" | COUNTS | TIMES | OVERDUE | limits::LIMITS | limits::BUCKETS,
             ) => config.destinations_max,
+            // Those of the dataplane take their place.
+            Some(lately::LINES) => LatelyTurn::SLICES,
             _ => continue,
         };
         map.set_max_entries(entries).map_err(failed)?;
@@ -434,7 +470,7 @@ fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, E
     let mut maps = Maps::default();
     for map in object.maps() {
         let name = map.name().to_string_lossy().into_owned();
-        if name.starts_with("tg_router_") || name == limits::SWITCH {
+        if name.starts_with("tg_router_") || limits::SHARED.contains(&&*name) {
             maps.insert(&name, MapHandle::try_from(&map).map_err(failed)?);
         }
     }

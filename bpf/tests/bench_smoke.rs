@@ -8,7 +8,7 @@
 mod bench_support;
 
 use bench_support::worker::{Subjects, serve};
-use bench_support::{idle::IdleLoops, packets, refusals, requests, tables, turns};
+use bench_support::{idle::IdleLoops, packets, refusals, requests, router, tables, turns};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -100,6 +100,24 @@ fn every_packet_of_an_exchange_is_measured_and_moves_what_it_should() {
         "tls13-response",
         "h2-request",
         "h2-response",
+    ];
+    assert_measured(&answers, &claimed);
+}
+
+#[test]
+fn every_packet_of_a_router_is_measured_and_counted_as_what_it_is() {
+    let answers = measure_all(router::subjects(&router::Scale::SMOKE));
+    let claimed = [
+        "empty",
+        "client-request",
+        "server-reply",
+        "client-ack",
+        "syn-refused",
+        "sweep",
+        "stranger",
+        "stranger-full",
+        "opens",
+        "opens-full",
     ];
     assert_measured(&answers, &claimed);
 }

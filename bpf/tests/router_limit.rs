@@ -250,6 +250,39 @@ fn the_kill_switch_of_the_dataplane_opens_limits_at_once() {
     assert_eq!(world.passing(HOT, 200..220), 0);
 }
 
+/// Whom a limit refuses is noted where the hooks note it, by destination, and apart from what is only computed.
+#[test]
+fn who_was_refused_is_found_by_destination() {
+    for client in [V4, V6] {
+        let plan = plans::plan(vec![plans::service("web", &["*:80"])]);
+        let mut core = TestPlane::load(&plan).unwrap();
+        let router = Router::load_beside(&plans::router(&WHERE), &core).unwrap();
+        let world = World::of(client, router);
+        core.heartbeat().unwrap();
+        let places = world.router.destinations().unwrap();
+        let address = |port| places.iter().find(|of| of.1.port() == port).unwrap().1;
+        let found = |client: &str, port, shadow| {
+            let lately = core.lately().unwrap();
+            lately.find_at_router(client.parse().unwrap(), address(port), shadow).is_some()
+        };
+        let all = || {
+            let of = |port| [found(client, port, false), found(client, port, true)];
+            [of(HOT), of(OTHER)].concat()
+        };
+        (0..2).for_each(|place| world.limit(place, SLOW, 1));
+        world.renew(Nanos::ZERO, Some(Mode::Enforce));
+        assert!(world.syn(1000, HOT) && world.syn(1000, OTHER));
+        assert_eq!(all(), [false; 4], "nobody was refused");
+        assert!(!world.syn(1001, HOT));
+        assert_eq!(all(), [true, false, false, false]);
+        world.renew(Nanos::ZERO, Some(Mode::Shadow));
+        assert!(world.syn(1002, OTHER));
+        assert_eq!(all(), [true, false, false, true]);
+        assert!(!found("198.51.100.8", HOT, false), "another client");
+        assert_eq!(core.lately().unwrap().find(client.parse().unwrap(), "web", false), None);
+    }
+}
+
 /// Without heartbeats it holds for three seconds, then less and less.
 #[test]
 fn a_limit_ends_with_its_lease() {

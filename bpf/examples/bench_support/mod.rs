@@ -14,6 +14,7 @@ pub mod packets;
 pub mod random;
 pub mod refusals;
 pub mod requests;
+pub mod router;
 pub mod space;
 pub mod tables;
 pub mod turns;

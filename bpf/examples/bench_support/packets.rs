@@ -13,8 +13,10 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::rc::Rc;
 use tidegate_bpf::testing::bench::Bench;
-use tidegate_bpf::testing::{TestHook, TestPlane};
+use tidegate_bpf::testing::{TestHook, TestPlane, plans};
+use tidegate_bpf::{Imported, ImportedRule};
 use tidegate_policy::{Action, Policy, Reason, VerdictKind};
+use tidegate_units::Rate;
 
 /// The product's default.
 const DEFAULT: Policy = Policy::FreshFirst;
@@ -299,6 +301,7 @@ pub fn subjects(scale: &Scale) -> Result<Subjects> {
     let mut maker =
         Maker { scale: *scale, object: Object::compile("ring")?, subjects: Subjects::new() };
     passing(&mut maker, &mut tables, &places)?;
+    imported(&mut maker, &mut tables, &places)?;
     floors(&mut maker, &mut tables, &places)?;
     for policy in Policy::ALL.iter().copied() {
         evaluated(&mut maker, &mut tables, &places, policy)?;
@@ -331,6 +334,47 @@ fn passing(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()
     let established = ("established", "ACK of a connection in the full flow table");
     let scene = scene(Some(&shared), Expect::Passed(Reason::NotNew));
     maker.add_both(established, &frames(&flows, ACK), scene)
+}
+
+/// So many rules of a router, each for a prefix of its own to which nothing comes; `hit`: and one for all that comes,
+/// whose rate is never reached.
+fn rules(count: u16, hit: bool) -> Result<Imported> {
+    let rule = |slot: u16, destination: &str| -> Result<ImportedRule> {
+        Ok(ImportedRule {
+            slot,
+            generation: 1,
+            destination: destination.parse()?,
+            source: None,
+            protocol: None,
+            to: Vec::new(),
+            from: Vec::new(),
+            flags: None,
+            packets: Some(Rate::per_second(1e9)),
+            bytes: None,
+        })
+    };
+    let others = (0..count).map(|slot| rule(slot, &format!("172.16.{slot}.0/24")));
+    let all = hit.then(|| rule(count, "198.18.0.0/15"));
+    Ok(Imported { rules: others.chain(all).collect::<Result<_>>()?, ..Imported::default() })
+}
+
+/// What passes where rules of a router are imported.
+fn imported(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()> {
+    let strangers = frames(&tables.strangers(maker.scale.ring), SYN);
+    for (name, about, count, hit) in [
+        ("imported-100", "the same, 100 imported rules for other destinations", 100, false),
+        ("imported-100-hit", "the same, and one that it matches and that lets it pass", 100, true),
+    ] {
+        let mut plane = TestPlane::load(&plans::importing(tables.plan(DEFAULT, 0)?))?;
+        plane.set_imported(&rules(count, hit)?)?;
+        let scene = Scene {
+            plane: Some(Rc::new(RefCell::new(plane))),
+            place: Rc::clone(&places.bare),
+            expect: Expect::Passed(Reason::NotService),
+        };
+        maker.add((name, about), &strangers, scene)?;
+    }
+    Ok(())
 }
 
 /// What every refusal contains: the headers are read, and the kernel is asked for the socket.

@@ -4,10 +4,14 @@
 use super::Router;
 use crate::Error;
 use crate::abi::{self, RouterControl, RouterExempt};
+use crate::core::Core;
+use crate::lately::{self, router_identity};
+use crate::maps::Maps;
 use crate::plan::mapped;
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeSet;
+use std::mem::offset_of;
 use tidegate_model::Mode;
 use tidegate_policy::{BucketSpec, CrowdLimit};
 use tidegate_units::Nanos;
@@ -18,7 +22,19 @@ pub(super) const BUCKETS: &str = "tg_router_buckets";
 pub(super) const CONTROL: &str = "tg_router_control";
 /// The dataplane's, with the kill switch; one of the router's own where no dataplane was named.
 pub(super) const SWITCH: &str = "tg_control";
+/// What a router has of the dataplane: the switch, and who was refused lately.
+pub(super) const SHARED: [&str; 3] = [SWITCH, lately::LINES, lately::TURN];
 const EXEMPT: &str = "tg_router_exempt";
+const IDENTITY_AT: usize = offset_of!(abi::RouterLimit, identity);
+
+/// Takes the maps of a dataplane in the place of the router's own. Its seed.
+pub(super) fn share(maps: &mut Maps, dataplane: &Core) -> Result<[u64; 2], Error> {
+    for name in SHARED {
+        let map = MapHandle::try_from(dataplane.maps.get(name)?).map_err(Error::map(name))?;
+        maps.insert(name, map);
+    }
+    Ok(maps.read::<abi::Control>(SWITCH, 0)?.seed)
+}
 
 impl Router {
     /// Limits new connections to the destination at a place, or does not any more. What was used of the limit before
@@ -27,11 +43,13 @@ impl Router {
     /// # Errors
     /// For a rate or a burst that is out of range, and when the map cannot be written.
     pub fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error> {
+        let identity = self.address(place).map_or(0, router_identity);
         let place = u32::try_from(place).unwrap_or(u32::MAX);
         let mut value = [0; size_of::<abi::RouterLimit>()];
         if let Some(bucket) = limit {
             let limit = CrowdLimit { key: u64::from(place) + 1, bucket: bucket.clone() };
             let compiled = limit.compiled().map_err(|error| Error::Plan(error.to_string()))?;
+            value[IDENTITY_AT..][..size_of::<u64>()].copy_from_slice(&identity.to_ne_bytes());
             value[size_of::<abi::RouterLimit>() - compiled.len()..].copy_from_slice(&compiled);
         }
         // Under the lock of the value, which is left out of it.

@@ -135,13 +135,16 @@ impl Router {
     /// # Errors
     /// When the map cannot be read.
     pub fn destinations(&self) -> Result<Vec<(usize, SocketAddr, DestinationCounts)>, Error> {
-        let read = |place: usize| {
-            let RouterDestination { key, counts, .. } = self.counts.read(place)?;
-            // A place that is taken and has no address yet is being filled, or stays empty.
-            let port = u16::try_from(key.port).ok().filter(|port| *port != 0)?;
-            Some((place, SocketAddr::new(ip(key.addr), port), public(&counts)))
-        };
+        let read = |place: usize| Some((place, self.address(place)?, self.counts(place)?));
         Ok((0..self.known()?).filter_map(read).collect())
+    }
+
+    /// The destination at a place, once it is known.
+    pub(super) fn address(&self, place: usize) -> Option<SocketAddr> {
+        let RouterDestination { key, .. } = self.counts.read(place)?;
+        // A place that is taken and has no address yet is being filled, or stays empty.
+        let port = u16::try_from(key.port).ok().filter(|port| *port != 0)?;
+        Some(SocketAddr::new(ip(key.addr), port))
     }
 
     /// What was counted of the destination at a place.

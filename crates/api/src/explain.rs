@@ -27,7 +27,7 @@ pub struct Explanation {
     pub services: Vec<ServiceExplanation>,
     /// What happened to it lately, newest first, at most [`SAMPLES_MAX`].
     pub samples: Vec<ExplainedSample>,
-    /// Services that have probably refused it in the last minute, as far as that is known.
+    /// Services, and limits of a router, that have probably refused it in the last minute, as far as that is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RefusedLately>,
     /// The share of clients that were not refused and would be in there all the same; 0.01 at most,
@@ -189,7 +189,11 @@ pub fn explain_samples(
 }
 
 /// What is known of refusals without any sample.
-fn refused_words(explanation: &Explanation, complete: bool, words: &mut Vec<String>) {
+fn refused_words(
+    explanation: &Explanation,
+    (complete, routes): (bool, bool),
+    words: &mut Vec<String>,
+) {
     let wrong = explanation.refused_wrong;
     let sure = if wrong <= WRONG_MAX {
         "one such answer in 100 is wrong at most".to_owned()
@@ -198,7 +202,8 @@ fn refused_words(explanation: &Explanation, complete: bool, words: &mut Vec<Stri
         format!("so many are refused that {percent} % of all others look refused, too; see {key}")
     };
     for found in &explanation.refused {
-        let RefusedLately { service, gateway, shadow, ago_min, ago_max } = found;
+        let RefusedLately { service, gateway, router, shadow, ago_min, ago_max } = found;
+        let who = if *router { "its limit at this router" } else { "it" };
         let place = if *gateway { " at a gateway" } else { "" };
         let how = if *shadow {
             "would have refused (only counted: shadow, canary or an old lease)"
@@ -206,7 +211,7 @@ fn refused_words(explanation: &Explanation, complete: bool, words: &mut Vec<Stri
             "has refused"
         };
         words.push(format!(
-            "{service}: it probably {how} this address{place} {ago_min} to {ago_max} ago ({sure})."
+            "{service}: {who} probably {how} this address{place} {ago_min} to {ago_max} ago ({sure})."
         ));
     }
     for service in &explanation.unnamed {
@@ -215,7 +220,8 @@ fn refused_words(explanation: &Explanation, complete: bool, words: &mut Vec<Stri
         ));
     }
     if explanation.refused.is_empty() && explanation.unnamed.is_empty() && complete {
-        words.push("No service has refused this address in the last 60 s.".into());
+        let who = if routes { "No service, and no limit of this router," } else { "No service" };
+        words.push(format!("{who} has refused this address in the last 60 s."));
     }
 }
 
@@ -229,7 +235,7 @@ fn words(explanation: &Explanation, (snapshot, complete): (&Snapshot, bool)) -> 
         words.extend(route_words(&service.service, snapshot));
     }
     words.extend(imported_words(snapshot));
-    refused_words(explanation, complete, &mut words);
+    refused_words(explanation, (complete, snapshot.router.is_some()), &mut words);
     if explanation.samples.is_empty() {
         words.push(
             "No sample of this client is in the ring: it sent nothing new lately, or was not sampled."

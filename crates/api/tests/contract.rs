@@ -416,10 +416,10 @@ fn a_client_that_was_refused_lately_is_probably_known_without_a_sample() {
     let snapshot = snapshot();
     let lately = |shadow| RefusedLately {
         service: "shop".into(),
-        gateway: false,
         shadow,
         ago_min: Nanos::from_secs(9),
         ago_max: Nanos::from_secs(17),
+        ..RefusedLately::default()
     };
     let said_of = |(refused, complete, wrong), unnamed: Vec<String>| {
         let known = Known {
@@ -437,6 +437,12 @@ fn a_client_that_was_refused_lately_is_probably_known_without_a_sample() {
     let both = said((both, true, 0.0));
     assert!(both.contains("has refused this address at a gateway 9.00 s"), "{both}");
     assert!(both.contains("has refused this address 9.00 s"), "{both}");
+    let service = "192.0.2.10:80".to_owned();
+    let limited = RefusedLately { service, router: true, ..lately(false) };
+    let limited = said((vec![limited], true, 0.0));
+    let words_of =
+        "192.0.2.10:80: its limit at this router probably has refused this address 9.00 s";
+    assert!(limited.contains(words_of), "{limited}");
     // What a proxy refuses by itself is asked nobody about.
     let proxy = said_of((Vec::new(), true, 0.0), vec!["shop".into()]);
     assert!(proxy.contains("shop: its proxy refuses some by itself"), "{proxy}");

@@ -5,11 +5,14 @@ use crate::plane::Plane;
 use crate::warnings::Warnings;
 use std::collections::BTreeMap;
 use tidegate_config::{Config, SystemFault};
-use tidegate_model::snapshot::GatewaysState;
+use tidegate_model::snapshot::{GatewaysState, ResponseCounts};
 use tidegate_units::Nanos;
 
 /// A longer tick is a gap.
 const SPAN_MAX: Nanos = Nanos::from_secs(3);
+/// From so many lost reports on, in percent, and from so late ones, somebody is told.
+const LOST_PERCENT: u8 = 10;
+const LATE: Nanos = Nanos::from_millis(300);
 /// Sums are kept in the one and shown in the other: no part of a tick is lost.
 const NANOS_PER_MS: u128 = 1_000_000;
 
@@ -62,14 +65,14 @@ impl GatewayWatch {
     ) {
         self.sum_up(now, &state);
         let mut failed = BTreeMap::new();
-        for gateway in state.gateways {
+        for gateway in &state.gateways {
             let subject = format!("gateway {}", gateway.name);
             if gateway.problem.is_empty() {
                 warnings.clear(&subject);
             } else {
-                warnings.raise(now, &subject, gateway.problem);
+                warnings.raise(now, &subject, gateway.problem.clone());
             }
-            let Some(tls) = gateway.tls else { continue };
+            let Some(tls) = &gateway.tls else { continue };
             if tls.handshakes_failed > self.failed.get(&gateway.name).copied().unwrap_or_default() {
                 let text = format!(
                     "connections are closed in their TLS handshake, {} so far; the last: {}",
@@ -77,9 +80,14 @@ impl GatewayWatch {
                 );
                 warnings.raise(now, &format!("{subject}: tls"), text);
             }
-            failed.insert(gateway.name, tls.handshakes_failed);
+            failed.insert(gateway.name.clone(), tls.handshakes_failed);
         }
         self.failed = failed;
+        for responses in &state.responses {
+            if let Some(text) = reported_badly(responses) {
+                warnings.raise(now, &format!("{}: reports", responses.service), text);
+            }
+        }
         for (subject, fault) in open(config) {
             warnings.raise(now, &subject, fault.to_string());
         }
@@ -108,6 +116,24 @@ impl GatewayWatch {
         }
         state
     }
+}
+
+/// Reports on which limits can rely less than they might: many never come, or all are late.
+fn reported_badly(responses: &ResponseCounts) -> Option<String> {
+    let (lost, late) = (responses.lost_percent, responses.late);
+    if lost >= LOST_PERCENT {
+        return Some(format!(
+            "{lost} % of the requests of the last minute were not reported: limits are less exact. Is the queue of \
+             `completions` too short (net.unix.max_dgram_qlen), or does the proxy not log all? Clients that are slow to \
+             receive are reported later"
+        ));
+    }
+    (late >= LATE).then(|| {
+        format!(
+            "reports come {late} after the end of the response, on average: limits follow as late. A proxy that collects \
+             them is to send them within 100 ms (Envoy: buffer_flush_interval)"
+        )
+    })
 }
 
 /// Listeners that other hosts reach without TLS, each with a subject.
@@ -181,6 +207,17 @@ gateways:
         assert!(told.contains(refused), "{told}");
         assert!(!sentences(&mut watch, 3, 3).contains("handshake"), "no more came");
         assert!(sentences(&mut watch, 4, 4).contains("4 so far"));
+    }
+
+    #[test]
+    fn reports_that_are_lost_or_late_are_told() {
+        let of = |lost_percent, late| {
+            let of = ResponseCounts { lost_percent, late, ..ResponseCounts::default() };
+            reported_badly(&of).unwrap_or_default()
+        };
+        assert_eq!(of(LOST_PERCENT - 1, Nanos::from_millis(299)), "");
+        assert!(of(30, Nanos::SECOND).starts_with("30 % of the requests of the last minute"));
+        assert!(of(0, Nanos::SECOND).starts_with("reports come 1.00 s after the end"));
     }
 
     /// Ticks are never of whole milliseconds: what is left of each is not lost.

@@ -300,7 +300,8 @@ impl Counters for Kernel {
     }
 
     fn refused_lately(&self, config: &Config, client: IpAddr) -> Lately {
-        lately::of_kernel(&self.dataplane, config, client).unwrap_or_else(|error| {
+        let limited = self.measured.limited_lately();
+        lately::of_kernel(&self.dataplane, (config, &limited), client).unwrap_or_else(|error| {
             tracing::warn!(%error, "who was refused lately cannot be read");
             Lately::default()
         })

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Who has probably refused a client in the last minute: the kernel's filter and that of the gate,
-//! asked about every service, enforced and in shadow. Of whom a proxy refuses by itself, nobody knows: then
+//! asked about every service and every limit that this host had as a router, enforced and in shadow. Of whom a proxy refuses by itself, nobody knows: then
 //! the services are named.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use tidegate_bpf::{Core, Error};
 use tidegate_config::Config;
 use tidegate_gate::{Agents, Gate};
@@ -18,31 +18,42 @@ fn questions(config: &Config) -> impl Iterator<Item = (&str, bool)> {
     config.services.iter().flat_map(|service| [false, true].map(|shadow| (&*service.name, shadow)))
 }
 
-fn found(
-    gateway: bool,
-    (service, shadow): (&str, bool),
-    (ago_min, ago_max): (Nanos, Nanos),
-) -> RefusedLately {
-    RefusedLately { service: service.to_owned(), gateway, shadow, ago_min, ago_max }
+fn found((service, shadow): (&str, bool), (ago_min, ago_max): (Nanos, Nanos)) -> RefusedLately {
+    let service = service.to_owned();
+    RefusedLately { service, shadow, ago_min, ago_max, ..RefusedLately::default() }
 }
 
-/// How often one of all questions about a client has a wrong answer.
-fn share(wrong: u32, config: &Config) -> f64 {
+/// How often one of so many questions about a client has a wrong answer.
+fn share(wrong: u32, questions: usize) -> f64 {
     let one = f64::from(wrong) / f64::from(MEASURED);
-    1.0 - (1.0 - one).powf(questions(config).count() as f64)
+    1.0 - (1.0 - one).powf(questions as f64)
 }
 
-/// What the hooks have noted.
-pub(crate) fn of_kernel(core: &Core, config: &Config, client: IpAddr) -> Result<Lately, Error> {
+/// What the hooks have noted, and the limits of these destinations behind a router.
+pub(crate) fn of_kernel(
+    core: &Core,
+    (config, limited): (&Config, &[SocketAddr]),
+    client: IpAddr,
+) -> Result<Lately, Error> {
     let lately = core.lately()?;
-    let refused = questions(config).filter_map(|(service, shadow)| {
-        Some(found(false, (service, shadow), lately.find(client, service, shadow)?))
+    let by_services = questions(config).filter_map(|(service, shadow)| {
+        Some(found((service, shadow), lately.find(client, service, shadow)?))
     });
+    let mut refused = Vec::from_iter(by_services);
+    for destination in limited {
+        for shadow in [false, true] {
+            if let Some(ago) = lately.find_at_router(client, *destination, shadow) {
+                let one = found((&destination.to_string(), shadow), ago);
+                refused.push(RefusedLately { router: true, ..one });
+            }
+        }
+    }
+    let asked = questions(config).count() + 2 * limited.len();
     Ok(Lately {
-        refused: refused.collect(),
+        refused,
         unnamed: Vec::new(),
         complete: lately.knows_a_minute(),
-        wrong: share(lately.wrong(MEASURED), config),
+        wrong: share(lately.wrong(MEASURED), asked),
     })
 }
 
@@ -61,16 +72,18 @@ pub(crate) fn join(
     all.complete = config.services.iter().enumerate().all(|(at, service)| {
         (service.listen.is_empty() || by_hooks) && (!gate.serves(at) || by_gate)
     });
+    all.complete &= config.router.is_none() || by_hooks;
     for (service, shadow) in questions(config) {
         if let Some(ago) = gate.refused_lately(now, service, (client, shadow)) {
-            all.refused.push(found(true, (service, shadow), ago));
+            let one = found((service, shadow), ago);
+            all.refused.push(RefusedLately { gateway: true, ..one });
         }
     }
     let by_proxy =
         |at: usize| gate.proxy_refused_lately(at, now) || agents.is_some_and(|a| a.limits(at));
     let services = config.services.iter().enumerate().filter(|(at, _)| by_proxy(*at));
     all.unnamed = services.map(|(_, service)| service.name.clone()).collect();
-    let wrong = share(gate.wrongly_refused(now, MEASURED), config);
+    let wrong = share(gate.wrongly_refused(now, MEASURED), questions(config).count());
     all.wrong = 1.0 - (1.0 - all.wrong) * (1.0 - wrong);
     all
 }
@@ -222,7 +235,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
         let (gate, now) = refused_at_gate(&config);
         let answer = |client: u32| -> Value {
             let client = address(client);
-            let kernel = of_kernel(&plane, &config, client).unwrap();
+            let kernel = of_kernel(&plane, (&config, &[]), client).unwrap();
             let refused = join(Some(kernel), (&gate, None, now), &config, client);
             let (classes, snapshot) = (config.classify(client), Snapshot::default());
             let known = Known {

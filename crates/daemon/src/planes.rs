@@ -528,7 +528,14 @@ impl Lifecycle for Planes {
         };
         let responses = |(at, service): (usize, &ServiceConfig)| {
             let (service, by_hundreds) = (service.name.clone(), self.gate.statuses(at));
-            self.gate.serves(at).then_some(ResponseCounts { service, by_hundreds })
+            let (lost, late) = self.gate.reports_quality(at)?;
+            let lost_percent = (100.0 * lost).round() as u8;
+            self.gate.serves(at).then_some(ResponseCounts {
+                service,
+                by_hundreds,
+                lost_percent,
+                late,
+            })
         };
         let now = self.clock.now();
         let agents = self.agents.as_ref().map(|agents| agents.states(now)).unwrap_or_default();

@@ -474,6 +474,13 @@ impl Gate {
         self.routing().served(service).is_some_and(|served| served.service.reports_missing())
     }
 
+    /// Of the reports about requests of a service in the last minute: the share that never came, or has not come yet,
+    /// and how late the others were on average. `None`: no route leads there.
+    #[must_use]
+    pub fn reports_quality(&self, service: usize) -> Option<(f64, Nanos)> {
+        Some(self.routing().served(service)?.service.reports_quality())
+    }
+
     /// The rung of each priority on the ladder of thresholds of a service; `None`: it has none.
     #[must_use]
     pub fn rungs(&self, service: usize) -> Option<[u8; PRIORITIES]> {

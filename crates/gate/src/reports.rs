@@ -51,6 +51,9 @@ const DELAY_SECONDS: f64 = 5.0;
 const PEAK_HALF_LIFE: f64 = 30.0;
 /// Time in which the share of dead requests is averaged, in seconds.
 const DEAD_SECONDS: f64 = 10.0;
+/// Time in which the share of reports that never come is averaged, in seconds, and the fewest of which there is one.
+const LOST_SECONDS: f64 = 60.0;
+const LOST_MIN: f64 = 16.0;
 /// Ticks for which it is remembered how many were admitted.
 const TICKS_MAX: usize = 256;
 /// So many requests without one report in so long: reports are missing.
@@ -118,6 +121,7 @@ struct Pace {
     delay_ns: u64,
     overtaken: u64,
     alive: u64,
+    late_after_all: u64,
     /// Of the requests in flight that were reported lately: the sum of their delays in seconds, and
     /// how many.
     delay: (f64, f64),
@@ -127,6 +131,8 @@ struct Pace {
     peak: f64,
     /// Of the requests that ended lately: those that were dead before, and all.
     dead: (f64, f64),
+    /// The same of those that were never reported.
+    lost: (f64, f64),
     /// Times of ticks, and how many had been admitted.
     admitted: VecDeque<(Nanos, u64)>,
 }
@@ -182,6 +188,8 @@ pub(crate) struct Reports {
     /// Were in flight, and are not any more.
     ended: Counter,
     overtaken: Counter,
+    /// Of these, those that were reported after all.
+    late_after_all: Counter,
     /// Of these, those that turned out to be with the server for longer than the margin.
     alive: Counter,
     margin_ns: AtomicU64,
@@ -231,6 +239,7 @@ impl Reports {
     /// The same of one that was not in flight any more.
     pub(crate) fn complete_late(&self, times: (Nanos, Nanos), took: Nanos) {
         self.learn(times, took);
+        self.late_after_all.one();
         if took.0 >= self.margin_ns.load(Relaxed) {
             self.alive.one();
         }
@@ -299,6 +308,15 @@ impl Reports {
         (Nanos::from_secs_f64(pace.delay_s()), Nanos::from_secs_f64(took_s))
     }
 
+    /// Of the reports of the last minute: the share that never came, or has not come yet; and how late the others were
+    /// on average.
+    pub(crate) fn quality(&self) -> (f64, Nanos) {
+        let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let (lost, of) = pace.lost;
+        let share = if lost < LOST_MIN { 0.0 } else { (lost / of.max(1.0)).min(1.0) };
+        (share, Nanos::from_secs_f64(pace.delay_s()))
+    }
+
     /// Once a tick: how fast, how long, how late, how many are dead. The totals are those of the service.
     pub(crate) fn tick(&self, now: Nanos, admitted: u64, answered: u64) {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -309,7 +327,9 @@ impl Reports {
         let reported = Pace::more(&mut pace.reported, self.reported.get());
         let delay = Pace::more(&mut pace.delay_ns, self.delay_ns.get()) / Nanos::SECOND.0 as f64;
         let alive = Pace::more(&mut pace.alive, self.alive.get());
-        let dead = Pace::more(&mut pace.overtaken, self.overtaken.get()) - alive;
+        let overtaken = Pace::more(&mut pace.overtaken, self.overtaken.get());
+        let after_all = Pace::more(&mut pace.late_after_all, self.late_after_all.get());
+        let (dead, lost) = (overtaken - alive, overtaken - after_all);
         pace.took.take(self.took.read(), seconds);
         pace.late.take(self.late.read(), seconds);
         pace.admitted.push_back((now, admitted));
@@ -326,6 +346,9 @@ impl Reports {
             let keep = (-seconds / DEAD_SECONDS).exp();
             let (before, of) = pace.dead;
             pace.dead = ((keep * before + dead).max(0.0), keep * of + ended);
+            let keep = (-seconds / LOST_SECONDS).exp();
+            let (before, of) = pace.lost;
+            pace.lost = ((keep * before + lost).max(0.0), keep * of + ended);
         }
         self.look(now, seconds, pace);
     }

@@ -405,6 +405,11 @@ impl Service {
         self.reports.missing()
     }
 
+    /// The share of reports that never come, and how late the others are.
+    pub(crate) fn reports_quality(&self) -> (f64, Nanos) {
+        self.reports.quality()
+    }
+
     /// Requests per second that the service serves, for those who are to come back.
     pub(crate) fn serves(&self) -> f64 {
         let rate = f64::from_bits(self.rate.load(Relaxed));

@@ -314,6 +314,14 @@ fn reports_that_are_lost_or_late_do_not_shut_the_gate() {
         let below = world.run(0.7, 30);
         println!("{name}: {} of {} refused below", below.refused, below.offered);
         assert!(below.refused * 100 <= below.offered, "{name}: {} refused", below.refused);
+        // What an operator is told of it.
+        let (lost, late) = world.gate.reports_quality(0).unwrap();
+        println!("{name}: {lost:.3} lost, {late} late");
+        if kind.lost < 1.0 {
+            assert!((lost - kind.lost).abs() < 0.05, "{name}: {lost}");
+            assert!(late.as_secs_f64() - kind.late.as_secs_f64() < 0.1, "{name}: {late}");
+            assert!(late.as_secs_f64() >= 0.8 * kind.late.as_secs_f64(), "{name}: {late}");
+        }
         if kind.lost < 1.0 {
             let above = world.run(2.0, 30);
             println!("{name}: {:.3} of C at twice", goodput(&above, 30));
@@ -361,6 +369,8 @@ fn long_polls_and_slow_clients_do_not_hide_what_is_lost() {
         world.run(0.5, 10);
         let after = world.run(0.5, 10);
         assert!(after.refused * 100 <= after.offered, "{name}: {} refused", after.refused);
+        let (lost, _) = world.gate.reports_quality(0).unwrap();
+        assert!((lost - kind.lost).abs() < 0.1, "{name}: {lost} lost");
         // No new request is reported: what was long or slow before is no excuse for it.
         world.kind.lost = 1.0;
         world.run(0.5, 12);

@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use tidegate_cli::{Exit, Extension};
 use tidegate_experiments::catalog::{self, Experiment};
-use tidegate_experiments::folder::{self, Run};
+use tidegate_experiments::folder::{self, Run, Stopwatch};
 use tidegate_experiments::judge;
 use tidegate_experiments::news::Source;
 use tidegate_experiments::news::traces::FOLDER;
@@ -188,7 +188,8 @@ fn run(matches: &ArgMatches, out: &mut dyn Write) -> Result<Exit> {
         ..Run::default()
     };
     let screen = Screen::new(std::io::stderr().is_terminal());
-    let mut keeper = Keeper { screen, dir: &dir, run: &run };
+    let begun = Stopwatch::start();
+    let mut keeper = Keeper { screen, dir: &dir, run: &run, begun };
     let outcome = start::start(&experiment, &options, &mut keeper)?;
     keeper.screen.finish();
     let figures = keeper.write(&outcome, &[])?;
@@ -205,11 +206,13 @@ struct Keeper<'a> {
     screen: Screen,
     dir: &'a Path,
     run: &'a Run,
+    begun: Stopwatch,
 }
 
 impl Keeper<'_> {
     fn write(&self, outcome: &Outcome, remarks: &[String]) -> Result<Vec<PathBuf>> {
         let run = Run {
+            minutes: Some(self.begun.minutes()),
             world: outcome.rows.first().map(|row| row.world.clone()).unwrap_or_default(),
             notes: [remarks, &outcome.notes].concat(),
             data: outcome.data.clone(),

@@ -190,6 +190,12 @@ pub struct ResponseCounts {
     pub service: String,
     /// By the hundreds of their status; at 0 those whose client left before there was a response.
     pub by_hundreds: [u64; 6],
+    /// Of the last minute, in percent: requests that passed and were not reported, or are not yet.
+    #[serde(default)]
+    pub lost_percent: u8,
+    /// How late reports are on average, after the end of the response.
+    #[serde(default)]
+    pub late: Nanos,
 }
 
 /// The agent of one service, which HAProxy asks how many requests it may have in flight.
@@ -753,7 +759,7 @@ pub struct Sample {
 /// What is known of refusals of one client in the last minute, without any sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lately {
-    /// Services that have probably refused it.
+    /// Services, and limits of this router, that have probably refused it.
     pub refused: Vec<RefusedLately>,
     /// Whether it would be in there if any service had: whoever is not was not refused.
     pub complete: bool,
@@ -763,14 +769,17 @@ pub struct Lately {
     pub wrong: f64,
 }
 
-/// A client that a service has probably refused in the last minute.
+/// A client that a service, or the limit of a router, has probably refused in the last minute.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedLately {
-    /// Name of the service.
+    /// Name of the service; of a router's limit its destination.
     pub service: String,
     /// Whether a gateway refused its request; else a hook refused a connection or a request.
     #[serde(default)]
     pub gateway: bool,
+    /// Whether the limit of a router refused a connection to a destination behind it.
+    #[serde(default)]
+    pub router: bool,
     /// Whether that was only computed.
     pub shadow: bool,
     /// The last time is so long ago, at least.

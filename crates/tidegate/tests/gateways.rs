@@ -60,6 +60,28 @@ struct World {
     completions: String,
 }
 
+/// Clients that ask while nobody answers their proxy, and the pause of each between two requests: no proxy ends a
+/// connection for its number of requests.
+const CLIENTS_IN_OUTAGES: usize = 12;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A client that asks until the end, with a body or without one. Its statuses.
+fn asks_on(front: SocketAddr, posts: bool, ending: &AtomicBool) -> Vec<u16> {
+    let (mut client, mut statuses) = (Http::connect(front), Vec::new());
+    while !ending.load(Relaxed) {
+        let begin = MonotonicClock.now();
+        let response = if posts { client.post(&"a".repeat(2000)) } else { client.get() };
+        let took = MonotonicClock.now().since(begin);
+        assert!(took < Nanos::from_secs(4), "it waited for {took}");
+        if response.header("connection").is_some_and(|said| said.eq_ignore_ascii_case("close")) {
+            client = Http::connect(front);
+        }
+        statuses.push(response.status);
+        std::thread::sleep(PAUSE);
+    }
+    statuses
+}
+
 /// Where Caddy serves TLS: the port of `front`, at another address of this host.
 fn with_tls(front: SocketAddr) -> SocketAddr {
     SocketAddr::new([127, 0, 0, 2].into(), front.port())
@@ -292,24 +314,39 @@ impl World {
         daemon.wait().unwrap();
     }
 
-    /// Another daemon takes over while requests come: none fails.
-    fn upgrade(&mut self) {
-        let mut old = self.daemon.take().unwrap();
-        let done = Arc::new(AtomicBool::new(false));
-        let (front, ending) = (self.front, Arc::clone(&done));
-        let requests = std::thread::spawn(move || {
-            let mut client = Http::connect(front);
-            let mut statuses = Vec::new();
-            while !ending.load(Relaxed) {
-                statuses.push(client.get().status);
-            }
-            statuses
+    /// Clients ask while the daemon is slow, hangs, is killed, is stopped, and while another one takes over: each is
+    /// served or refused, and in time.
+    fn outages(&mut self) {
+        let ending = Arc::new(AtomicBool::new(false));
+        let clients = (0..CLIENTS_IN_OUTAGES).map(|n| {
+            let (front, ending) = (self.front, Arc::clone(&ending));
+            std::thread::spawn(move || asks_on(front, n % 2 == 1, &ending))
         });
+        let clients = Vec::from_iter(clients);
+        for hangs_ms in [50, 150, 250, 150, 250] {
+            self.stop();
+            std::thread::sleep(Duration::from_millis(hangs_ms));
+            self.signal(Signal::CONT);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.kill();
+        std::thread::sleep(Duration::from_millis(300));
+        self.start();
+        self.signal(Signal::TERM);
+        let mut old = self.daemon.take().unwrap();
+        wait_for("it ends", || old.try_wait().unwrap());
+        self.start();
+        old = self.daemon.take().unwrap();
         self.start();
         wait_for("the old daemon ends", || old.try_wait().unwrap());
-        done.store(true, Relaxed);
-        let statuses = requests.join().unwrap();
-        assert!(statuses.iter().all(|s| matches!(s, 200 | 503)), "{statuses:?}\n{}", self.log());
+        ending.store(true, Relaxed);
+        let statuses = clients.into_iter().flat_map(|client| client.join().unwrap());
+        let statuses = Vec::from_iter(statuses);
+        let count = |status| statuses.iter().filter(|s| **s == status).count();
+        let (served, refused) = (count(200), count(503));
+        println!("{served} served, {refused} refused");
+        assert_eq!(served + refused, statuses.len(), "{statuses:?}\n{}", self.log());
+        assert!(served > 50 && refused > 50, "{served} {refused}\n{}", self.log());
     }
 
     /// So many requests, one after the other: their responses.
@@ -466,7 +503,7 @@ fn passes_refuses_and_fails_open(proxy: Proxy) {
         });
     };
     refuses(&world);
-    world.upgrade();
+    world.outages();
     refuses(&world);
 }
 

@@ -84,6 +84,20 @@ fn a_release_opens_it_while_the_daemon_hangs(scene: &Scene, daemon: u32) {
     wait_for("it holds again", || scene.refuses().then_some(()));
 }
 
+/// Who was refused is told, with the destination, and of nobody else.
+fn it_is_explained(scene: &Scene) {
+    let explain = |address: &str| {
+        let output = scene.world.tidegate(&["explain", address]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let refused = "10.84.0.2:80: its limit at this router probably has refused this address";
+    let told = explain("10.83.0.2");
+    assert!(told.contains(refused) && !told.contains("10.84.0.3:80: its limit"), "{told}");
+    let told = explain("10.83.0.77");
+    assert!(!told.contains("its limit at this router"), "{told}");
+}
+
 /// The next daemon would take the crowd for usual, if it did not know what the one before had learned.
 fn it_is_killed_and_goes_on(scene: &mut Scene) {
     let daemon = scene.world.daemon();
@@ -125,6 +139,7 @@ fn a_flash_crowd_is_told_and_limited_and_over() {
     scene.shows("    limited to ");
     wait_for("refusals", || (scene.limited(HOT, "refused") > 100.0).then_some(()));
     wait_for("who is refused", || scene.refuses().then_some(()));
+    it_is_explained(&scene);
     assert!(scene.all_pass(BYSTANDER));
     let daemon = scene.world.daemon().id();
     a_release_opens_it_while_the_daemon_hangs(&scene, daemon);

@@ -30,6 +30,9 @@ pub struct Run {
     /// Version and revision of the program, see [`PROGRAM`]; empty where it was not noted.
     #[serde(default)]
     pub program: String,
+    /// How long it took, in minutes; `None` where it was not noted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minutes: Option<f64>,
     /// Where its arrivals come from, of an experiment that takes traces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Data>,

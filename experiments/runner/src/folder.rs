@@ -8,12 +8,32 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::Path;
 pub use tidegate_results::{Data, PROGRAM, Run, machine, write};
+use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 /// Largest results.csv that is read, in bytes.
 const CSV_BYTES_MAX: u64 = 256 << 20;
 
 /// Where an experiment can run, in the order in which they are shown.
 pub const WORLDS: [&str; 2] = ["sim", "lab"];
+
+/// How long a run takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch(Nanos);
+
+impl Stopwatch {
+    /// From now on.
+    #[must_use]
+    pub fn start() -> Self {
+        Self(MonotonicClock.now())
+    }
+
+    /// Up to now, in tenths of a minute.
+    #[must_use]
+    pub fn minutes(self) -> f64 {
+        let minutes = MonotonicClock.now().since(self.0).as_secs_f64() / 60.0;
+        (10.0 * minutes).round() / 10.0
+    }
+}
 
 /// Judges a folder by the expectation of its experiment.
 ///

@@ -198,7 +198,8 @@ fn section(text: &mut String, parts: &[Part]) {
             "" => "a version of tidegate that was not noted, older than those that are".to_owned(),
             program => format!("tidegate {program}"),
         };
-        let _ = writeln!(text, "Note ({}): measured with {of}\n", run.world);
+        let took = run.minutes.map_or_else(String::new, |minutes| format!(", in {minutes} min"));
+        let _ = writeln!(text, "Note ({}): measured with {of}{took}\n", run.world);
         for note in &run.notes {
             let _ = writeln!(text, "Note ({}): {note}\n", run.world);
         }

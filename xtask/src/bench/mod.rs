@@ -55,6 +55,8 @@ enum Bench {
     Requests,
     /// Cost of one packet by its place in an exchange, in nanoseconds
     Turns,
+    /// Cost of one packet at a router that measures a million connections, in nanoseconds
+    Router,
     /// Cost of one refusal, ours and what else an operator could take, in nanoseconds
     Refusals,
     /// Cost of one SYN in the simulator, beside the same model in SimPy and on ns-3
@@ -62,14 +64,15 @@ enum Bench {
 }
 
 impl Bench {
-    const ALL: [Self; 5] =
-        [Self::Packets, Self::Requests, Self::Turns, Self::Refusals, Self::Simulator];
+    const ALL: [Self; 6] =
+        [Self::Packets, Self::Requests, Self::Turns, Self::Router, Self::Refusals, Self::Simulator];
 
     fn name(self) -> &'static str {
         match self {
             Self::Packets => "packets",
             Self::Requests => "requests",
             Self::Turns => "turns",
+            Self::Router => "router",
             Self::Refusals => "refusals",
             Self::Simulator => "simulator",
         }
@@ -78,7 +81,9 @@ impl Bench {
     /// The crate whose example is the worker.
     fn package(self) -> &'static str {
         match self {
-            Self::Packets | Self::Requests | Self::Turns | Self::Refusals => "tidegate-bpf",
+            Self::Packets | Self::Requests | Self::Turns | Self::Router | Self::Refusals => {
+                "tidegate-bpf"
+            }
             Self::Simulator => "tidegate-sim",
         }
     }
@@ -96,6 +101,7 @@ impl Bench {
             Self::Packets => claims::PACKETS,
             Self::Requests => claims::REQUESTS,
             Self::Turns => claims::TURNS,
+            Self::Router => claims::ROUTER,
             Self::Refusals => claims::REFUSALS,
             Self::Simulator => claims::SIMULATOR,
         }

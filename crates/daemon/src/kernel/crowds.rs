@@ -491,6 +491,12 @@ impl FlashCrowds {
         self.watched.iter().filter_map(of).collect()
     }
 
+    /// Destinations that have a limit.
+    pub(super) fn limited(&self) -> impl Iterator<Item = SocketAddr> {
+        let limited = self.watched.values().filter(|one| one.limited.rate().is_some());
+        limited.map(|one| one.address)
+    }
+
     /// How many there were.
     pub(super) const fn began(&self) -> u64 {
         self.began

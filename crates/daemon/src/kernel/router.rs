@@ -28,6 +28,8 @@ const FASTEST: f64 = 0.1;
 /// for which a tick waits.
 const LOOK_EVERY: Nanos = Nanos::SECOND;
 const LOOK_EVERY_MAX: Nanos = Nanos::from_secs(32);
+/// Whom a limit refused is asked for so long after its end: a minute, and the slice of it that was written to.
+const REFUSED_KNOWN_FOR: Nanos = Nanos::from_secs(65);
 /// What the interfaces together are called.
 const ALL: &str = "all";
 
@@ -49,6 +51,8 @@ pub(super) struct Measured {
     /// Whom no limit refuses, and why the kernel does not know.
     sources: Vec<IpNet>,
     unexempted: Option<String>,
+    /// When destinations had a limit last.
+    limited: BTreeMap<SocketAddr, Nanos>,
     /// What happened to what is not measured any more.
     ended: Vec<What>,
     /// When links are looked after again, and the pause behind that.
@@ -108,7 +112,8 @@ impl Measured {
     ) {
         let Some(section) = &config.router else {
             let ended = std::mem::take(&mut self.crowds).end();
-            *self = Self { ended, ..Self::default() };
+            let limited = std::mem::take(&mut self.limited);
+            *self = Self { ended, limited, ..Self::default() };
             return;
         };
         self.interfaces = interfaces;
@@ -195,6 +200,8 @@ impl Measured {
     }
 
     fn tell(&mut self, now: Nanos) {
+        self.limited.extend(self.crowds.limited().map(|destination| (destination, now)));
+        self.limited.retain(|_, then| now.since(*then) <= REFUSED_KNOWN_FOR);
         if let Some(state) = &mut self.state {
             state.crowds = self.crowds.now(now).into_values().collect();
             state.crowds_total = self.crowds.began();
@@ -207,6 +214,11 @@ impl Measured {
                 self.unattached.iter().chain(&self.failed).map(String::as_str).collect();
             state.problem = problems.join("; ");
         }
+    }
+
+    /// Destinations whose limit may have refused somebody in the last minute.
+    pub(super) fn limited_lately(&self) -> Vec<SocketAddr> {
+        self.limited.keys().copied().collect()
     }
 
     /// What is shown of it; `None`: it is not configured.

@@ -381,6 +381,8 @@ pub(crate) fn gateways() -> GatewaysState {
         responses: vec![ResponseCounts {
             service: "shop".into(),
             by_hundreds: [5, 0, 880, 10, 3, 2],
+            lost_percent: 12,
+            late: Nanos::from_millis(40),
         }],
     }
 }

@@ -239,6 +239,7 @@ fn write(dir: &Path, args: &ReplayArgs, report: &Report) -> Result<()> {
         seed: args.seed,
         machine: tidegate_results::machine(),
         program: tidegate_results::PROGRAM.to_owned(),
+        minutes: None,
         // The log is named in replay.json.
         data: None,
         notes: report.notes.clone(),

@@ -36,9 +36,17 @@ impl Http {
 
     /// With more header lines.
     pub(crate) fn ask(&mut self, lines: &str) -> Response {
+        self.send("GET", lines, "")
+    }
+
+    pub(crate) fn post(&mut self, body: &str) -> Response {
+        self.send("POST", &format!("Content-Length: {}\r\n", body.len()), body)
+    }
+
+    fn send(&mut self, method: &str, lines: &str, body: &str) -> Response {
         let port = self.0.get_ref().peer_addr().unwrap().port();
         let request = format!(
-            "GET /item?id=1 HTTP/1.1\r\nHost: shop.example:{port}\r\nX-Tidegate-Client: 10.0.0.1\r\n{lines}\r\n"
+            "{method} /item?id=1 HTTP/1.1\r\nHost: shop.example:{port}\r\nX-Tidegate-Client: 10.0.0.1\r\n{lines}\r\n{body}"
         );
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
         let line = |reader: &mut BufReader<TcpStream>| {

@@ -185,7 +185,7 @@ impl Episode {
         jobs * self.resident.pace()
     }
 
-    /// Connections per second that are worked off with the target in flight.
+    /// Connections per second that complete with the target in flight.
     pub(super) fn departures(&self, objective_s: f64) -> f64 {
         self.newcomers(objective_s) * self.mu / self.each
     }
@@ -197,7 +197,7 @@ impl Episode {
         self.cap(self.stays() + busy + self.queue(objective_s), objective_s) + tried
     }
 
-    /// Connections that are on their way while as many come as are worked off.
+    /// Connections that are on their way while as many come as complete.
     pub(super) fn on_their_way(&self, objective_s: f64) -> f64 {
         self.departures(objective_s) * self.delay_s
     }

@@ -71,7 +71,7 @@ pub struct Overload {
     pub capacity: f64,
     /// Exchanges that a connection brings, at least 1.
     pub each: f64,
-    /// Connections per second that are worked off with the target in flight.
+    /// Connections per second that complete with the target in flight.
     pub departures: f64,
     /// What one job takes, in seconds: r0.
     pub baseline_s: f64,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Connections that carry many exchanges: refusing new ones comes late, or meets the wrong clients.
 //! Which layer would help is for the operator to know. It is told by the count of exchanges a
-//! connection, and by the effect of refusals (effect.rs).
+//! connection, by the effect of refusals (effect.rs), and by the requests in flight of connections that
+//! stay, which the controller has found.
 
 use crate::effect::{Effect, InVain};
 use ipnet::IpNet;
@@ -15,6 +16,11 @@ const SECONDS: f64 = 20.0;
 const ANSWERED_MIN: f64 = 16.0;
 /// From so many exchanges a connection on, refusing connections is the wrong layer.
 const EXCHANGES_MIN: f64 = 8.0;
+/// Requests in flight of connections that stay are named from this part of all on, and so many: the
+/// standing queue that the default controller allows.
+const STAYING_PART_MIN: f64 = 0.25;
+/// See [`STAYING_PART_MIN`].
+const STAYING_MIN: u64 = 16;
 /// One client has no more connections at once (track/source.h).
 const SINGLE_OPEN_MAX: u32 = 6;
 /// A source with this part of the connections is most of the traffic.
@@ -26,6 +32,8 @@ pub(crate) struct Pooled {
     answered: f64,
     completed: f64,
     effect: Effect,
+    /// Of connections that stay, and all.
+    staying: Option<(u64, u64)>,
     /// At the last look.
     shared: Option<Shared>,
 }
@@ -34,6 +42,7 @@ impl Pooled {
     /// Takes a tick, and the limits that were in force in it.
     pub(crate) fn see(&mut self, signals: &Signals, limits: &ServiceLimits) {
         self.effect.see(signals, limits);
+        self.staying = staying(signals, limits);
         let Some(counts) = signals.balance.counts.map(|counts| counts.value) else { return };
         let Some(connections) = counts.connections else { return };
         let keep = (-signals.period.as_secs_f64() / SECONDS).exp();
@@ -58,7 +67,13 @@ impl Pooled {
         if !shedding {
             return None;
         }
-        let reasons = [self.many(), self.effect.in_vain().map(InVain::words)];
+        let staying = self.staying.map(|(staying, all)| {
+            format!(
+                "{staying} of {all} requests in flight are on connections that stay: no refusal \
+                 reaches them"
+            )
+        });
+        let reasons = [self.many(), self.effect.in_vain().map(InVain::words), staying];
         let mut reasons: Vec<String> = reasons.into_iter().flatten().collect();
         if reasons.is_empty() {
             return self.shared.map(|shared| shared.advice(has_rules));
@@ -82,6 +97,14 @@ impl Pooled {
             )
         })
     }
+}
+
+/// Requests in flight of connections that stay, and all, where they are a good part of them.
+fn staying(signals: &Signals, limits: &ServiceLimits) -> Option<(u64, u64)> {
+    let all = signals.time.waiting?.value;
+    let staying = limits.waiting_staying.min(all);
+    let part = staying as f64 / all.max(1) as f64;
+    (staying >= STAYING_MIN && part >= STAYING_PART_MIN).then_some((staying, all))
 }
 
 /// A source behind which many clients sit, and that has most of the connections.
@@ -165,6 +188,23 @@ mod tests {
             assert_eq!(text.contains("lower limits"), has_rules);
         }
         assert!(pooled.advice(false, false).is_none());
+    }
+
+    #[test]
+    fn the_layer_is_named_where_connections_stay() {
+        for (staying, waiting, named) in
+            [(50, 100, true), (16, 64, true), (15, 20, false), (50, 201, false), (50, 30, true)]
+        {
+            let mut signals = Signals { period: Nanos::from_millis(100), ..Signals::default() };
+            signals.time.waiting = Some(Reading::fresh(waiting));
+            let limits = ServiceLimits { waiting_staying: staying, ..ServiceLimits::default() };
+            let mut pooled = Pooled::default();
+            pooled.see(&signals, &limits);
+            let text = pooled.advice(true, false);
+            assert_eq!(text.is_some(), named, "{staying} of {waiting}: {text:?}");
+            assert!(text.is_none_or(|text| text.contains("on connections that stay")));
+            assert!(pooled.advice(false, false).is_none(), "it sheds nothing");
+        }
     }
 
     fn source(last: u8, open: u32, held: u32, exchanges: u32) -> SourceUse {

@@ -24,6 +24,9 @@ pub struct ServiceLimits {
     pub burst: u32,
     /// Most connections that may wait for a response at once; `None` for no limit.
     pub waiting_max: Option<u64>,
+    /// Of them, requests of connections that stay: no refusal of a SYN brings them down.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waiting_staying: u64,
     /// What holds once that has refused; `None`: the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_low: Option<Low>,
@@ -136,6 +139,10 @@ impl ServiceLimits {
             (now, then) => now.max(then),
         };
     }
+}
+
+const fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 fn looser(now: Option<Rate>, then: Option<Rate>) -> Option<Rate> {

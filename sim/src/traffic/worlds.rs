@@ -171,8 +171,17 @@ const fn s(seconds: u64) -> Nanos {
 /// All worlds.
 #[must_use]
 pub fn table() -> Vec<Row> {
-    [pauses(), dependencies(), capacities(), backlogs(), holders(), machines(), distances()]
-        .concat()
+    let all = [
+        pauses(),
+        dependencies(),
+        capacities(),
+        backlogs(),
+        holders(),
+        kept(),
+        machines(),
+        distances(),
+    ];
+    all.concat()
 }
 
 /// Two seconds without progress at half the load.
@@ -289,6 +298,24 @@ fn holders() -> Vec<Row> {
         row("upload-event-20", event(), 500.0, steady(20.0)),
         row("upload-event-100", event(), 500.0, at_once()),
         row("polls-node", node(), 250.0, polls).on(4),
+    ]
+}
+
+/// Fifty connections that stay, each with its next request as soon as it has a response: from the
+/// beginning, or from the second phase on.
+fn kept() -> Vec<Row> {
+    let light = [(0.3, 20.0), (0.3, 120.0), (0.3, 30.0)];
+    let fifty = |rates: &[(f64, f64)]| {
+        let session = session(Transport::Cleartext, 1000, 0.0);
+        Stream { service: 0, session, load: load(1.0, rates) }
+    };
+    let row = |name, rates: &[(f64, f64)]| {
+        let server = (event(), 500.0);
+        Row::new((name, Asks::NoHarm), server, one(), &light).beside(fifty(rates))
+    };
+    vec![
+        row("kept-event", &[(1000.0, 0.05)]),
+        row("kept-event-later", &[(0.0, 20.0), (1000.0, 0.05)]),
     ]
 }
 

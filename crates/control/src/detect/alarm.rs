@@ -86,8 +86,9 @@ impl Detector {
     /// Jobs beyond what an unsaturated server holds, and how many of them are an alarm.
     pub(super) fn excess(&self, waiting: f64) -> (f64, f64) {
         let throughput = self.throughput();
-        let held = throughput * self.baseline.r0_s.unwrap_or(0.0);
-        let idle = self.baseline.idle().max(self.harmless.jobs);
+        let resident = self.resident;
+        let held = (1.0 - resident.part) * throughput * self.baseline.r0_s.unwrap_or(0.0);
+        let idle = self.baseline.idle().max(self.harmless.jobs).max(resident.jobs);
         let chance = DEVIATIONS * (held + idle).sqrt();
         let alarm = (EXCESS_MIN * self.baseline.variability() + chance)
             .max(EXCESS_OBJECTIVE * self.objective_s * throughput);

@@ -12,6 +12,7 @@ use super::history::{History, Sums, TICKS_MAX};
 use super::load::{Calm, Load};
 use super::probe::Probe;
 use super::refusals::Refusals;
+use super::resident::Resident;
 use super::scale::{
     ENOUGH_ARRIVALS, LASTING_SECONDS, LASTING_TICKS, LONG_SECONDS, MEAN_EVENTS, RATE_EVENTS,
 };
@@ -77,6 +78,7 @@ pub struct Detector {
     pub(super) since: Nanos,
     pub(super) in_flight: Option<f64>,
     pub(super) exchanges: Exchanges,
+    pub(super) resident: Resident,
     pub(super) coming: Coming,
     pub(super) silent: Silent,
     pub(super) harmless: Harmless,
@@ -118,6 +120,7 @@ impl Detector {
             since: Nanos::ZERO,
             in_flight: None,
             exchanges: Exchanges::default(),
+            resident: Resident::default(),
             coming: Coming::default(),
             silent: Silent::default(),
             harmless: Harmless::default(),
@@ -153,7 +156,8 @@ impl Detector {
             .see(counts.map(|c| c.age), signals.period)
             .max(self.waiting.see(waiting.map(|w| w.age), signals.period));
         match (self.seen, counts, waiting) {
-            (Freshness::Fresh, Some(_), Some(waiting)) if is_gap(signals) => {
+            (Freshness::Fresh, Some(counts), Some(waiting)) if is_gap(signals) => {
+                self.exchanges.follow_first(&counts.value, float(waiting.value));
                 self.after_gap(signals.now, float(waiting.value))
             }
             (Freshness::Fresh, Some(counts), Some(waiting)) => {
@@ -185,6 +189,10 @@ impl Detector {
         let growth = waiting - self.in_flight.replace(waiting).unwrap_or(waiting);
         let sums = self.exchanges.see(sums(signals, counts, growth), counts, &self.history);
         let tick = Tick { now: signals.now, sums, waiting };
+        self.exchanges.follow_first(counts, waiting);
+        if self.actuator == Actuator::Syns {
+            self.resident.see(&self.exchanges, waiting, sums.seconds);
+        }
         self.history.push(tick.sums);
         let age_max = age_max(signals);
         self.standing.see(signals, age_max);
@@ -271,6 +279,7 @@ impl Detector {
         Episode {
             variability: self.baseline.variability(),
             idle: self.baseline.idle().max(self.harmless.jobs),
+            resident: self.resident,
             search: r0_s.is_none().then_some(Search::default()),
             actuator: self.actuator,
             each: self.exchanges.each(),
@@ -290,18 +299,19 @@ impl Detector {
         harmless: bool,
         (mode, families): (Mode, &[Family]),
     ) {
-        let each = self.exchanges.each();
+        let (each, resident) = (self.exchanges.each(), self.resident);
         let open = signals.time.open.zip(signals.time.silent);
         let Some(episode) = &mut self.episode else { return };
         episode.families = families.to_vec();
         episode.shadow = mode == Mode::Shadow;
+        episode.resident = resident;
         episode.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
         episode.coming = self.coming.jobs(&self.history, LASTING_TICKS);
         episode.delay_s = self.coming.delay_s(&self.history);
         episode.seats = self.seats.short();
         episode.grows = self.seats.grow();
         episode.effect(tick, harmless, self.objective_s);
-        episode.repeats(tick, &self.history);
+        episode.repeats(tick, &self.history, self.objective_s);
         episode.observe(tick, self.peak, self.objective_s);
     }
 

@@ -7,6 +7,7 @@ use super::echo::Echo;
 use super::harmless::HARMLESS_CEILINGS;
 use super::history::{History, Sums};
 use super::load::Overload;
+use super::resident::Resident;
 use super::scale::{LASTING_SECONDS, LONG_SECONDS, OBJECTIVE_SHARE, RATE_EVENTS, SOON_SECONDS};
 use super::trial::Trial;
 use crate::RATE_CEILING;
@@ -51,6 +52,8 @@ pub(super) struct Episode {
     pub(super) r0_s: f64,
     /// Jobs in flight that cost the server nothing.
     pub(super) idle: f64,
+    /// Those of connections that stay.
+    pub(super) resident: Resident,
     /// Completions per second that the search has seen.
     pub(super) best: f64,
     /// The search for a baseline, where there is none.
@@ -104,6 +107,7 @@ impl Episode {
             variability: 1.0,
             r0_s,
             idle: 0.0,
+            resident: Resident::default(),
             best: 0.0,
             search: None,
             trial: Trial::default(),
@@ -135,6 +139,8 @@ impl Episode {
             in_flight,
             capacity: self.mu,
             each: self.each,
+            departures: self.departures(objective_s),
+            staying: self.resident.jobs,
             baseline_s: self.r0_s,
             target: self.target(objective_s),
             tried: self.trial.jobs(),
@@ -142,7 +148,7 @@ impl Episode {
             ceiling: self.ceiling(objective_s),
             cycle_s: self.cycle_s,
             coming: self.coming,
-            on_their_way: self.on_their_way(),
+            on_their_way: self.on_their_way(objective_s),
             workers_grow: self.grows,
             echo: self.echo,
         }
@@ -155,19 +161,45 @@ impl Episode {
         }
         // A fast server's departures vary by √(μ·τ) while the rate is corrected.
         let noise = 2.0 * (self.mu * TAU_SECONDS_MIN / 2.0).sqrt();
-        QUEUE_MAX.max(noise).min(QUEUE_OBJECTIVE * objective_s * self.mu).max(QUEUE_MIN)
+        let queue =
+            QUEUE_MAX.max(noise).min(QUEUE_OBJECTIVE * objective_s * self.mu).max(QUEUE_MIN);
+        queue.max(self.beside_resident(objective_s))
+    }
+
+    /// As many beside those that stay, so that newcomers get half of the server; no more than newcomers
+    /// complete within the objective. That is what they really complete: requests that cost nothing, on
+    /// connections that stay, do not raise it.
+    fn beside_resident(&self, objective_s: f64) -> f64 {
+        let newcomers = self.mu * (1.0 - self.resident.part);
+        self.resident.jobs.min(OBJECTIVE_SHARE * objective_s * newcomers)
+    }
+
+    /// Jobs in flight that refusing does not bring down.
+    fn stays(&self) -> f64 {
+        self.idle.max(self.resident.jobs)
+    }
+
+    /// The part of the capacity that newcomers have with the target in flight.
+    fn newcomers(&self, objective_s: f64) -> f64 {
+        let jobs = 1.0 - (self.resident.jobs / self.target(objective_s)).min(1.0);
+        jobs * self.resident.pace()
+    }
+
+    /// Connections per second that complete with the target in flight.
+    pub(super) fn departures(&self, objective_s: f64) -> f64 {
+        self.newcomers(objective_s) * self.mu / self.each
     }
 
     /// N*: the jobs in flight to hold.
     pub(super) fn target(&self, objective_s: f64) -> f64 {
         let busy = self.mu * self.r0_s * (1.0 + TARGET_SLACK);
         let tried = self.trial.jobs();
-        self.cap(self.idle + busy + self.queue(objective_s), objective_s) + tried
+        self.cap(self.stays() + busy + self.queue(objective_s), objective_s) + tried
     }
 
     /// Connections that are on their way while as many come as complete.
-    pub(super) fn on_their_way(&self) -> f64 {
-        self.mu / self.each * self.delay_s
+    pub(super) fn on_their_way(&self, objective_s: f64) -> f64 {
+        self.departures(objective_s) * self.delay_s
     }
 
     /// The ceiling on the jobs in flight.
@@ -180,7 +212,7 @@ impl Episode {
     /// Keeps the server's own wait inside the objective, where that leaves it enough to do.
     pub(super) fn cap(&self, jobs: f64, objective_s: f64) -> f64 {
         let busy = self.mu * self.r0_s + QUEUE_MIN;
-        jobs.min(self.idle + busy.max(OBJECTIVE_SHARE * objective_s * self.mu))
+        jobs.min(self.stays() + busy.max(OBJECTIVE_SHARE * objective_s * self.mu))
     }
 
     /// What was counted towards a release or a trial was counted of another time.
@@ -207,9 +239,10 @@ impl Episode {
     }
 
     /// Takes who came in a tick, the last one of `history`, first and again.
-    pub(super) fn repeats(&mut self, tick: &Tick, history: &History) {
+    pub(super) fn repeats(&mut self, tick: &Tick, history: &History, objective_s: f64) {
         if self.actuator == Actuator::Syns {
-            self.echo.see(&tick.sums, history, (self.mu, self.each));
+            let mu = self.newcomers(objective_s) * self.mu;
+            self.echo.see(&tick.sums, history, (mu, self.each));
         }
     }
 
@@ -233,7 +266,7 @@ impl Episode {
             let weight = 1.0 - libm::exp(-seconds / span);
             self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
         }
-        let departures = self.mu / self.each;
+        let departures = self.departures(objective_s);
         // Who comes again now would come in now, if the limits went.
         let pressing = tick.sums.with_repeated();
         self.missing = (self.missing + RELEASE_SHARE * departures * seconds - pressing).max(0.0);

@@ -19,6 +19,12 @@
 //!
 //! Release and echo ask whether all that comes would fit. A repeated SYN would come in then, so they
 //! add them again: see `Sums::with_repeated`.
+//!
+//! # Connections that stay
+//! Of the exchanges that are not the first of their connection, those of connections that come and go are
+//! no more than connections bring that ended, or as many as came would bring. The larger counts: in an
+//! onset hardly any has ended, and where new ones are refused those that are in still end. What completes
+//! beyond that is of connections that stay: resident.rs says what follows.
 
 use super::history::{History, Sums};
 use super::scale::{EVENTS_MIN, RATE_EVENTS};
@@ -27,9 +33,12 @@ use tidegate_model::signals::{Counts, Signals};
 
 /// Fewest ends that say something.
 const ENDS_MIN: f64 = 8.0;
+/// Before so many have ended, connections that come and go are believed to have as many exchanges at most:
+/// more than a page has, and fewer than servers allow (100 and 1,000 in Apache and nginx).
+const EACH_UNKNOWN: f64 = 64.0;
 /// Seconds in which exchanges and first responses are averaged before they are compared: longer than
 /// connections live, or each wave of them would look like another kind.
-const RATIO_SECONDS: f64 = 20.0;
+pub(super) const RATIO_SECONDS: f64 = 20.0;
 /// A connection counts as at most this many exchanges: from there on, none need be admitted for those
 /// that are in to be enough.
 const EACH_MAX: f64 = 10_000.0;
@@ -43,6 +52,10 @@ pub(super) struct Exchanges {
     ended_exchanges: f64,
     answered: f64,
     completed: f64,
+    /// Exchanges of connections that ended, without the first of each.
+    ended_later: f64,
+    /// First exchanges of their connections that are in flight.
+    first: f64,
 }
 
 impl Exchanges {
@@ -61,6 +74,8 @@ impl Exchanges {
         let keep = libm::exp(-tick.seconds / RATIO_SECONDS);
         self.answered = keep * self.answered + float(connections.answered);
         self.completed = keep * self.completed + tick.completed;
+        let ended_later = float(connections.ended_exchanges.saturating_sub(connections.ended));
+        self.ended_later = keep * self.ended_later + ended_later;
         let share = proved_share(history);
         let turned_away_first = tick.turned_away_first * share;
         Sums {
@@ -79,12 +94,51 @@ impl Exchanges {
         }
     }
 
-    /// Exchanges that a connection brings, at least one.
+    /// Takes who sent a first request in a tick, and who was answered, with so many in flight at its end.
+    /// What was missed shows as soon as few are in flight.
+    pub(super) fn follow_first(&mut self, counts: &Counts, waiting: f64) {
+        let Some(connections) = counts.connections else { return };
+        let gone = float(connections.answered) + float(connections.lost);
+        self.first = (self.first + float(connections.asked) - gone).clamp(0.0, waiting);
+    }
+
+    /// First exchanges of their connections that are in flight.
+    pub(super) const fn first(&self) -> f64 {
+        self.first
+    }
+
+    /// Exchanges that a connection brings, at least one; those that stay are left out.
     pub(super) fn each(&self) -> f64 {
         let known = self.answered >= EVENTS_MIN;
-        let ratio = if known { self.completed / self.answered } else { 1.0 };
-        let ended = if self.ends >= ENDS_MIN { self.ended_exchanges / self.ends } else { 1.0 };
-        ratio.max(ended).clamp(1.0, EACH_MAX)
+        let ratio = if known { 1.0 + self.turning() / self.answered } else { 1.0 };
+        ratio.max(self.ended_each().unwrap_or(1.0)).clamp(1.0, EACH_MAX)
+    }
+
+    /// The share of later exchanges whose connections stay.
+    pub(super) fn staying(&self) -> f64 {
+        let later = self.later();
+        if later < EVENTS_MIN { 0.0 } else { 1.0 - self.turning() / later }
+    }
+
+    /// The part of all exchanges that have completed on connections that stay.
+    pub(super) fn staying_part(&self) -> f64 {
+        self.staying() * self.later() / self.completed.max(EVENTS_MIN)
+    }
+
+    /// Exchanges that were not the first of their connection.
+    fn later(&self) -> f64 {
+        (self.completed - self.answered).max(0.0)
+    }
+
+    /// Those of them whose connections come and go.
+    fn turning(&self) -> f64 {
+        let each = self.ended_each().unwrap_or(EACH_UNKNOWN);
+        self.later().min(self.ended_later.max((each - 1.0) * self.answered))
+    }
+
+    /// Exchanges that connections had that ended.
+    fn ended_each(&self) -> Option<f64> {
+        (self.ends >= ENDS_MIN).then(|| self.ended_exchanges / self.ends)
     }
 }
 

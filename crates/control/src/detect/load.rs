@@ -71,8 +71,12 @@ pub struct Overload {
     pub capacity: f64,
     /// Exchanges that a connection brings, at least 1.
     pub each: f64,
+    /// Connections per second that complete with the target in flight.
+    pub departures: f64,
     /// What one job takes, in seconds: r0.
     pub baseline_s: f64,
+    /// Jobs in flight of connections that stay: refusing does not bring them down.
+    pub staying: f64,
     /// Jobs in flight to hold: N*.
     pub target: f64,
     /// Of them, those that a trial adds.

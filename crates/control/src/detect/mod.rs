@@ -32,6 +32,11 @@
 //! flight, N* = idle + (3/2)·μ·r0 + Q: what keeps all of an unknown number of workers busy, a half
 //! more because r0 is an estimate, and a small standing queue Q that rides out chance.
 //!
+//! Requests of connections that stay (R, resident.rs) count beside the target, not in it. Refusing SYNs
+//! cannot bring them down, and would only refuse others for them. A server shares itself among what it has,
+//! so newcomers are given as long a queue as that, up to what they complete within the objective. What
+//! they can have of the capacity is μ·(1 − R/N*), less where requests of those that stay are cheap.
+//!
 //! Without a baseline (started in mid-crisis) r0 begins at N/2μ, or at what the first responses in calm
 //! said, and is halved for as long as completions do not fall. Where completions are far below what was
 //! seen before (a slower dependency needs more jobs in flight; or the server lost capacity), N* is
@@ -39,8 +44,8 @@
 //! later.
 //!
 //! # When it is over
-//! When offered load has been below 0.97·μ/k for long enough to be no chance (a CUSUM; k exchanges a
-//! connection), when the limits have refused nothing for a while, or when the ceiling holds nothing off
+//! When offered load has been below 0.97 of what newcomers can have of μ/k for long enough to be no chance
+//! (a CUSUM; k exchanges a connection), when the limits have refused nothing for a while, or when the ceiling holds nothing off
 //! while the server is free and fast (long polls: no queue that refusals shorten). Coming back soon
 //! makes the next end slower, so that a load around the capacity does not swing. Signals that are
 //! missing never tighten: old ones freeze what was said, lost ones end it.
@@ -58,6 +63,7 @@
 //! | `episode.rs`, `trial.rs` | an overload: capacity and target; a try of more in flight |
 //! | `echo.rs` | new work fits again, and only repeated SYNs are too many |
 //! | `stall.rs`, `headroom.rs` | a moment without completions; what may pile up while calm |
+//! | `resident.rs` | requests of connections that stay: SYN policing does not move them |
 //! | `harmless.rs`, `probe.rs` | long polls; a full limit that nobody leaves |
 //! | `silent.rs`, `coming.rs` | who says nothing yet, and who will ask in a moment |
 //! | `seats.rs`, `held.rs` | who waits for a worker; workers that silent connections hold |
@@ -85,6 +91,7 @@ mod load;
 mod misfire;
 mod probe;
 mod refusals;
+mod resident;
 mod scale;
 mod seats;
 mod silent;

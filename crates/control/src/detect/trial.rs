@@ -154,7 +154,7 @@ impl Episode {
         let (target, now) = (self.target(objective_s), self.trial.now);
         // Beyond the ceiling it is not the ceiling that holds anything down. One more is let in by the
         // least rate.
-        let most = self.ceiling(objective_s) + self.on_their_way() + 1.0;
+        let most = self.ceiling(objective_s) + self.on_their_way(objective_s) + 1.0;
         let telling = now.is_steady() && waiting <= most;
         let variance = self.variability * self.each;
         match self.trial.on {

@@ -9,8 +9,8 @@
 //!
 //! # Overload
 //! Jobs in flight are held at the target N*. Two actuators, and a limit at a full accept queue:
-//! - rate = μ/k + (N* − N)/τ, with μ the exchanges completed per second under saturation and k the
-//!   exchanges that a connection brings; who was let in and has not asked yet counts into N. A rate,
+//! - rate = λ + (N* − N)/τ, with λ = μ/k: μ are the exchanges completed per second under saturation, less
+//!   what connections that stay have of them, k those that a connection brings; who was let in and has not asked yet counts into N. A rate,
 //!   not only a ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
 //! - a ceiling on the jobs in flight, N* + 1.5·Q, in line with the packets: exact, without delay.
 //!   While a server starts workers, for which connections wait, it decides alone.
@@ -146,11 +146,12 @@ impl DefaultController {
         let ceiling = overload.ceiling + overload.on_their_way;
         let ceiling = ceiling.round().max(1.0) as u64;
         let text = format!(
-            "shedding: capacity {:.1}/s, {:.1} exchanges a connection, {:.0} in flight, \
+            "shedding: capacity {:.1}/s, {:.1} exchanges a connection, {:.0} in flight{}, \
              target {:.0} (baseline {:.1} ms), rate {rate}{}; begun because {}",
             overload.capacity,
             overload.each,
             overload.in_flight,
+            staying(overload),
             overload.target,
             overload.baseline_s * 1e3,
             if overload.only_repeated() { ", only repeated SYNs are too many" } else { "" },
@@ -161,6 +162,7 @@ impl DefaultController {
             rate: Some(rate),
             burst: overload.queue.ceil().clamp(2.0, SHED_BURST_MAX) as u32,
             waiting_max: (mode == Mode::Enforce).then_some(ceiling),
+            waiting_staying: overload.staying.round() as u64,
             // A full accept queue loses what comes, in silence, after the handshake.
             accept_queue_max_q10: ACCEPT_QUEUE_FULL_Q10,
             min_rate: Some(self.min_rate()),
@@ -183,10 +185,16 @@ fn onset(calm: &Calm) -> Option<Onset> {
     })
 }
 
+/// Those in flight that no refusal brings down, in words.
+fn staying(overload: &Overload) -> String {
+    let jobs = overload.staying.round();
+    if jobs < 1.0 { String::new() } else { format!(" ({jobs} on connections that stay)") }
+}
+
 /// Connections per second to admit.
 fn rate(overload: &Overload, mode: Mode) -> Rate {
     // A connection brings its exchanges with it: what it adds in flight is one.
-    let departures = overload.capacity / overload.each;
+    let departures = overload.departures;
     // Those who think come back: nobody new is let in for them meanwhile.
     let tau =
         (RATE_EVENTS / overload.capacity).max(TAU_SECONDS_MIN).max(TAU_CYCLES * overload.cycle_s);

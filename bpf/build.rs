@@ -46,6 +46,7 @@ fn main() -> Result<(), String> {
     for watched in [
         "hook",
         "packet",
+        "datagram",
         "http",
         "import",
         "track",

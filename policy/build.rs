@@ -14,6 +14,7 @@ use std::{env, fs};
 const CONVENTIONS: Conventions = Conventions {
     constants: &[
         ("TG_LIMITS_", IntKind::U32),
+        ("TG_DATAGRAMS_MERGED_MAX", IntKind::U32),
         ("TG_BUCKET_", IntKind::U32),
         ("TG_LEASE_WHOLE", IntKind::U32),
         ("TG_ASKS_SHIFT", IntKind::U32),
@@ -44,6 +45,7 @@ const CONVENTIONS: Conventions = Conventions {
         "Pushback",
         "Tailor",
         "LatelyTurn.",
+        "Datagram",
     ],
 };
 
@@ -108,6 +110,7 @@ fn generate(file: &Path) {
         .allowlist_type("tg_(bucket|bucket_copy|policy_stats)")
         .allowlist_type("tg_(tsw|durations|hot_(entry|list|aged_params))")
         .allowlist_type("tg_lately_(turn|line)")
+        .allowlist_type("tg_datagram_(limit|chain)")
         .allowlist_type("tg_crowd_(rule|limit|bucket|params|state)")
         .allowlist_type("tg_(congestion(_sign|_params)?|link_tick|offered)")
         .allowlist_type("tg_(pushback_(error|params|state)|tailor(_params|_part)?)")

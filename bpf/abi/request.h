@@ -131,17 +131,19 @@ struct tg_answer_text {
 };
 
 /*
- * All limits of a tick, in rows of one map: services, then buckets, then the number of
- * the tick. They are swapped whole: each look-up reads one generation, and once a swap has
+ * All limits of a tick, in rows of one map: services, then buckets, then datagrams of
+ * services, then the number of the tick. They are swapped whole: each look-up reads one generation, and once a swap has
  * returned nobody reads the one before.
  */
 #define TG_LIMITS_BUCKETS TG_SERVICES_MAX
-#define TG_LIMITS_HEAD (TG_LIMITS_BUCKETS + TG_RULE_BUCKETS_MAX)
+#define TG_LIMITS_DATAGRAMS (TG_LIMITS_BUCKETS + TG_RULE_BUCKETS_MAX)
+#define TG_LIMITS_HEAD (TG_LIMITS_DATAGRAMS + TG_SERVICES_MAX)
 #define TG_LIMITS_ROWS (TG_LIMITS_HEAD + 1)
 
 union tg_limits_row {
 	struct tg_limits service;
 	struct tg_request_limits bucket;
+	struct tg_datagram_limit datagrams;
 	__u64 generation;
 };
 

@@ -17,10 +17,11 @@
 #define TG_UNLOCK(lock) bpf_spin_unlock(lock)
 
 #include "../../policy/chain/chain.h"
+#include "../../policy/chain/datagram.h"
 #include "../../policy/chain/lately.h"
 #include "../../policy/chain/request.h"
 
-#define TG_ABI_VERSION 18
+#define TG_ABI_VERSION 20
 #define TG_SERVICES_MAX 32
 #define TG_CLASSES_MAX 16
 #define TG_DSCP_MAX 64
@@ -171,6 +172,19 @@ struct tg_counts {
 struct tg_reason_counts {
 	__u64 reason[TG_REASONS_MAX];
 };
+
+/*
+ * Of one service, of each CPU: its copy of the bucket for datagrams, and the datagrams
+ * that came. Counts only grow.
+ */
+struct tg_datagrams {
+	struct tg_bucket_copy copy;
+	__u64 offered;		/* with what was refused */
+	__u64 refused;		/* dropped, */
+	__u64 refused_bytes;	/* of IP */
+	__u64 spared;		/* refused, but only counted: shadow, lease, canary */
+};
+TG_ASSERT(sizeof(struct tg_datagrams) == 112);
 
 #define TG_HISTOGRAM_BUCKETS 256
 
@@ -380,6 +394,8 @@ struct tg_settings {
 	__u32 lately_mask;	/* lines of a slice - 1 */
 	__u32 link;		/* TG_LINK_… */
 	__u32 import;		/* 1: rules of routers hold here (import/import.h) */
+	__u32 datagrams;	/* 1: datagrams are counted (datagram/datagram.h) */
+	__u32 pad;
 };
 
 /* In and out of the heartbeat program. */

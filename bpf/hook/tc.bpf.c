@@ -4,6 +4,7 @@
  * before it loads). The good neighbour where another program owns XDP.
  */
 #include "../packet/tc.h"
+#include "../datagram/datagram.h"
 #include "../import/import.h"
 #include "../syn/evaluate.h"
 
@@ -64,12 +65,16 @@ static __always_inline int tg_tc_answer(struct __sk_buff *skb,
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Imported rules see what the parser has not understood, too. */
+/* Imported rules see what the parser has not understood, too; and so do datagrams. */
 __noinline int tg_parse_ingress(struct __sk_buff *skb, struct tg_packet *p)
 {
-	return p ? tg_import_reason(p, tg_tc_parse(skb, p), skb->gso_segs,
-				    skb->gso_size) :
-		   TG_REASON_LOOKUP_FAILED;
+	int reason;
+
+	if (!p)
+		return TG_REASON_LOOKUP_FAILED;
+	reason = tg_import_reason(p, tg_tc_parse(skb, p), skb->gso_segs,
+				  skb->gso_size);
+	return tg_datagram_reason(p, reason, skb->gso_segs, skb->gso_size);
 }
 
 SEC("tc")

@@ -4,6 +4,7 @@
  * headers are read from the first buffer only, and a SYN always fits there.
  */
 #include "../packet/parse.h"
+#include "../datagram/datagram.h"
 #include "../import/import.h"
 #include "../syn/evaluate.h"
 
@@ -59,9 +60,12 @@ __noinline int tg_parse_frame(struct xdp_md *ctx, struct tg_packet *p)
 		.end = (void *)(long)ctx->data_end,
 		.length = bpf_xdp_get_buff_len(ctx),
 	};
+	int reason;
 
-	return p ? tg_import_reason(p, tg_parse(ctx, &view, p), 1, 0) :
-		   TG_REASON_LOOKUP_FAILED;
+	if (!p)
+		return TG_REASON_LOOKUP_FAILED;
+	reason = tg_import_reason(p, tg_parse(ctx, &view, p), 1, 0);
+	return tg_datagram_reason(p, reason, 1, 0);
 }
 
 SEC("xdp.frags")

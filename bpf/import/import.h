@@ -21,7 +21,6 @@
 
 #define TG_IMPORT_BURST (50000000ULL * 16)	/* 50 ms, in ns/16 */
 #define TG_IMPORT_BGP 179
-#define TG_IMPORT_REFUSED (TG_REASONS_MAX + 1)	/* no reason to pass */
 
 /* A packet as buckets count it. */
 struct tg_import_size {
@@ -239,7 +238,7 @@ static __always_inline int tg_import_reason(const struct tg_packet *p,
 					    __u32 segment)
 {
 	if (settings.import && tg_import_refuses(p, reason, segments, segment))
-		return TG_IMPORT_REFUSED;
+		return TG_REFUSED_EARLY;
 	return reason;
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What the parser tells of packets that are not TCP, or whose TCP header is elsewhere:
- * addresses, protocol, length, and the ports of UDP. Only imported rules look at them
- * (import/import.h): without these the verifier removes all of it. Each function gives
- * the reason back for which the packet passes.
+ * addresses, protocol, length, and the ports of UDP. Only imported rules and limits on
+ * datagrams look at them (import/import.h, datagram/datagram.h): without these the
+ * verifier removes all of it. Each function gives the reason back for which the packet
+ * passes.
  */
 #ifndef TG_OTHER_H
 #define TG_OTHER_H
@@ -11,6 +12,12 @@
 #include "context.h"
 #include "packet.h"
 #include "wire.h"
+
+/* 1: somebody looks at them. */
+static __always_inline int tg_other_asked(void)
+{
+	return settings.import || settings.datagrams;
+}
 
 /* `header` bytes of IP stand before UDP. */
 static __always_inline void tg_other_ports(struct tg_packet *p,
@@ -38,7 +45,7 @@ static __always_inline int tg_other_ipv4(struct tg_packet *p,
 {
 	const struct tg_udp *udp = (void *)ip + header;
 
-	if (!settings.import)
+	if (!tg_other_asked())
 		return reason;
 	p->src[2] = p->dst[2] = bpf_htonl(0xffff);
 	p->src[3] = ip->src;
@@ -58,7 +65,7 @@ static __always_inline int tg_other_ipv6(struct tg_packet *p,
 {
 	const struct tg_udp *udp = (void *)(ip + 1);
 
-	if (!settings.import)
+	if (!tg_other_asked())
 		return reason;
 	/* Neighbours of the link: without them there is no IPv6 at all. */
 	if (ip->next == TG_PROTO_ICMPV6 && ip->hops == 255)
@@ -77,7 +84,7 @@ static __always_inline int tg_other_walked(struct tg_packet *p, void *ctx,
 {
 	struct tg_udp udp;
 
-	if (!settings.import)
+	if (!tg_other_asked())
 		return reason;
 	tg_other_ip(p, proto, length);
 	if (proto == TG_PROTO_UDP && reason == TG_REASON_NOT_SERVICE &&

@@ -45,6 +45,10 @@ struct tg_packet {
 	__u16 data;		/* offset of the payload in the frame */
 };
 
+/* What is said of a packet before it is evaluated, beside the reasons to pass. */
+#define TG_REFUSED_EARLY (TG_REASONS_MAX + 1)	/* it is dropped */
+#define TG_COUNTED_EARLY (TG_REASONS_MAX + 2)	/* it passes, and is counted */
+
 /* New work opens with a SYN and nothing that contradicts it. */
 static __always_inline int tg_is_syn(const struct tg_packet *p)
 {

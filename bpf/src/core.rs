@@ -11,8 +11,8 @@ use crate::programs::{self, Runs};
 use crate::request_state::RequestState;
 use crate::{
     BucketParams, Count, Error, Lately, Passed, Plan, RequestReason, RuleCount, Sample,
-    ServiceParams, TableLosses, classification, read, request_read, sources, switch, syscall,
-    tables,
+    ServiceParams, TableLosses, classification, datagrams, read, request_read, sources, switch,
+    syscall, tables,
 };
 use libbpf_rs::{MapCore, MapFlags};
 use std::fs::File;
@@ -216,6 +216,7 @@ impl Core {
             abi::Gauges::default().as_bytes(),
         )?;
         self.maps.clear_percpu("tg_totals", index as u32)?;
+        self.maps.clear_percpu(datagrams::COUNTS, index as u32)?;
         for class in 0..tidegate_model::CLASSES_MAX {
             let index = index * tidegate_model::CLASSES_MAX + class;
             self.maps.clear_percpu("tg_counts", index as u32)?;
@@ -419,6 +420,9 @@ impl Core {
     /// When a map cannot be read.
     pub fn totals(&self, service: usize) -> Result<ServiceTotals, Error> {
         let mut totals = read::totals(&self.maps, service, self.gauge(service))?;
+        if self.plan.config.counts_datagrams() {
+            totals.datagrams = Some(datagrams::totals(&self.maps, service)?);
+        }
         if let Some(seats) = self.requests.as_ref().and_then(|r| r.seats().get(service)) {
             totals.buckets = request_read::bucket_totals(&self.maps, &seats.buckets)?;
         }

@@ -165,10 +165,11 @@ impl Dataplane {
 
     fn is_attached_as(&self, plan: &Plan) -> bool {
         let wanted = plan.interfaces();
-        // Hooks that look for imported rules serve where there are none.
+        // Hooks that look for imported rules or at datagrams serve where there are none.
         let serves = |bound: &Bound, wanted: &Interface| {
-            let import = bound.interface.import;
-            import >= wanted.import && bound.interface == Interface { import, ..wanted.clone() }
+            let Interface { import, datagrams, .. } = bound.interface;
+            let same = bound.interface == Interface { import, datagrams, ..wanted.clone() };
+            import >= wanted.import && datagrams >= wanted.datagrams && same
         };
         self.bound.len() == wanted.len()
             && self.bound.iter().zip(&wanted).all(|(bound, wanted)| serves(bound, wanted))

@@ -15,6 +15,7 @@ mod attach;
 mod bucket_limits;
 mod classification;
 mod core;
+mod datagrams;
 mod dataplane;
 mod error;
 mod imported;

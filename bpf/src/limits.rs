@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The limits in force: of services and of request buckets, swapped as one generation.
+//! The limits in force: of services, of request buckets and of datagrams, swapped as one generation.
 
-use crate::abi::{self, LIMITS_HEAD, LIMITS_ROWS};
+use crate::abi::{self, LIMITS_DATAGRAMS, LIMITS_HEAD, LIMITS_ROWS};
 use crate::bucket_limits::BucketLimits;
+use crate::datagrams::DatagramLimits;
 use crate::maps::Maps;
 use crate::swapped::Swapped;
 use crate::{Error, Plan, action_of};
 use tidegate_model::{Canary, Mode, SERVICES_MAX};
-use tidegate_policy::{InFlight, Level, Limits as Chain, MinRate, Params};
+use tidegate_policy::{DatagramLimit, InFlight, Level, Limits as Chain, MinRate, Params};
 use zerocopy::IntoBytes;
 
 /// What the control loop decided for one service.
@@ -29,12 +30,16 @@ pub struct ServiceParams {
     pub min_rate: Option<MinRate>,
     /// What its policy is told of the work that waits.
     pub level: Level,
+    /// Copies of SYNs that passed are asked about where nobody has replied to the first.
+    pub copies: bool,
+    /// The limit on datagrams to it.
+    pub datagrams: DatagramLimit,
 }
 
 impl ServiceParams {
     /// The limits of the policy, and no others.
     #[must_use]
-    pub const fn new(service: usize, params: Params) -> Self {
+    pub fn new(service: usize, params: Params) -> Self {
         Self {
             service,
             params,
@@ -43,6 +48,8 @@ impl ServiceParams {
             source_max: None,
             min_rate: None,
             level: Level::NONE,
+            copies: false,
+            datagrams: DatagramLimit::default(),
         }
     }
 
@@ -54,12 +61,13 @@ impl ServiceParams {
         limits.source_max = self.source_max.map_or(0, |max| max.max(1));
         limits.set_min_rate(self.min_rate);
         limits.level = self.level;
+        limits.set_copies(self.copies);
         limits
     }
 }
 
 /// See [`Limits::decided`].
-pub(crate) struct Decided(Vec<Chain>, BucketLimits);
+pub(crate) struct Decided(Vec<Chain>, BucketLimits, DatagramLimits);
 
 /// What is in force.
 #[derive(Debug)]
@@ -69,6 +77,7 @@ pub(crate) struct Limits {
     /// Of these, what was ever set.
     known: Vec<bool>,
     pub(crate) buckets: BucketLimits,
+    datagrams: DatagramLimits,
     swapped: Swapped,
 }
 
@@ -84,7 +93,12 @@ impl Limits {
             generation: generation.map_or(0, u64::from_ne_bytes),
             entries: vec![Chain::default(); SERVICES_MAX],
             known: vec![false; SERVICES_MAX],
-            buckets: BucketLimits::read(rows.get(SERVICES_MAX..LIMITS_HEAD).unwrap_or_default()),
+            buckets: BucketLimits::read(
+                rows.get(SERVICES_MAX..LIMITS_DATAGRAMS).unwrap_or_default(),
+            ),
+            datagrams: DatagramLimits::read(
+                rows.get(LIMITS_DATAGRAMS..LIMITS_HEAD).unwrap_or_default(),
+            ),
             swapped,
         };
         let entries = limits.entries.iter_mut().zip(&mut limits.known);
@@ -115,6 +129,7 @@ impl Limits {
             *entry = Chain::new(*params);
             self.known[index] = true;
         }
+        self.datagrams.set(index, DatagramLimit::default());
     }
 
     /// The same, but it stays with what is done with the refused.
@@ -128,7 +143,9 @@ impl Limits {
 
     /// Takes shadow and action from the plan.
     pub(crate) fn follow(&mut self, plan: &Plan) {
-        for (service, entry) in plan.config.services.iter().zip(&mut self.entries) {
+        for (index, service) in plan.config.services.iter().enumerate() {
+            self.datagrams.set_mode(index, service.mode, service.canary);
+            let Some(entry) = self.entries.get_mut(index) else { continue };
             entry.set_action(action_of(&service.policy));
             entry.set_shadow(service.mode == Mode::Shadow);
             entry.set_canary(service.canary.share_q16());
@@ -141,6 +158,7 @@ impl Limits {
             entry.set_shadow(mode == Mode::Shadow);
             entry.set_canary(canary.share_q16());
         }
+        self.datagrams.set_mode(index, mode, canary);
     }
 
     /// Takes what the control loop decided.
@@ -150,23 +168,24 @@ impl Limits {
             *entry = service.limits().with_mode_of(entry);
             self.known[index] = true;
         }
+        self.datagrams.set(index, service.datagrams);
     }
 
     /// All that is decided, to be restored if it cannot be changed.
     pub(crate) fn decided(&self) -> Decided {
-        Decided(self.entries.clone(), self.buckets.clone())
+        Decided(self.entries.clone(), self.buckets.clone(), self.datagrams.clone())
     }
 
     /// See [`Self::decided`].
     pub(crate) fn restore(&mut self, before: Decided) {
-        Decided(self.entries, self.buckets) = before;
+        Decided(self.entries, self.buckets, self.datagrams) = before;
     }
 
     /// Writes everything and puts it in force at once. Returns when no packet reads what was in force
     /// before.
     pub(crate) fn swap(&mut self, maps: &Maps, generation: u64) -> Result<(), Error> {
         let services = self.entries.iter().map(|entry| entry.as_bytes().to_vec());
-        let rows = services.chain(self.buckets.rows());
+        let rows = services.chain(self.buckets.rows()).chain(self.datagrams.rows());
         let rows = rows.chain(std::iter::once(generation.to_ne_bytes().to_vec()));
         self.swapped.swap(maps, rows)?;
         self.generation = generation;

@@ -3,7 +3,7 @@
 
 use crate::abi::{self, ABI_VERSION};
 use crate::objects::Sized;
-use crate::{Error, imported, lately, pins, syscall};
+use crate::{Error, datagrams, imported, lately, pins, syscall};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ pub(crate) struct Maps {
 }
 
 /// What the value of each map measures; a map of another size is not ours.
-const VALUE_SIZES: [(&str, usize); 23] = [
+const VALUE_SIZES: [(&str, usize); 24] = [
     ("tg_control", size_of::<abi::Control>()),
     ("tg_tables", size_of::<abi::Table>()),
     ("tg_listens", size_of::<abi::Listen>()),
@@ -43,6 +43,7 @@ const VALUE_SIZES: [(&str, usize); 23] = [
     (lately::LINES, size_of::<LatelyLine>()),
     (lately::TURN, size_of::<LatelyTurn>()),
     (imported::COUNTS, size_of::<abi::ImportCounts>()),
+    (datagrams::COUNTS, size_of::<abi::Datagrams>()),
 ];
 
 /// The same of the maps of request rules.

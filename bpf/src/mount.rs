@@ -228,7 +228,9 @@ impl Attempt<'_> {
         let answer = if redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
         let trust_dscp = self.interface.config.trust_dscp;
         let import = self.interface.import && role == Role::Syns;
-        let variant = Variant { answer, trust_dscp, plain: self.device.plain, import };
+        let datagrams = self.interface.datagrams && role == Role::Syns;
+        let plain = self.device.plain;
+        let variant = Variant { answer, trust_dscp, plain, import, datagrams };
         let objects = &self.core.objects;
         let (object, bytes) = match role {
             Role::Syns if matches!(hook, Hook::Xdp | Hook::XdpGeneric) => ("xdp", &objects.xdp),

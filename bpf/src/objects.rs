@@ -3,7 +3,7 @@
 
 use crate::abi::Settings;
 use crate::maps::{Maps, REQUEST_SIZES};
-use crate::{Error, Plan, abi, imported, lately, numbers, syscall};
+use crate::{Error, Plan, abi, datagrams, imported, lately, numbers, syscall};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_config::Tables;
@@ -53,7 +53,7 @@ impl Default for Objects {
 }
 
 /// Names of the maps that are shared and pinned.
-pub(crate) const SHARED: [&str; 30] = [
+pub(crate) const SHARED: [&str; 32] = [
     "tg_control",
     "tg_lease",
     "tg_tables",
@@ -84,6 +84,8 @@ pub(crate) const SHARED: [&str; 30] = [
     imported::TABLE,
     "tg_import_states",
     imported::COUNTS,
+    "tg_datagram_states",
+    datagrams::COUNTS,
 ];
 
 /// Names of the maps of request rules, which are there when a plan has some; all or none of them.
@@ -120,6 +122,8 @@ pub(crate) struct Variant {
     pub(crate) plain: bool,
     /// Imported rules hold here.
     pub(crate) import: bool,
+    /// Datagrams to services are counted.
+    pub(crate) datagrams: bool,
 }
 
 /// The read-only settings of a hook.
@@ -137,6 +141,8 @@ pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<Set
         lately_mask: lately_mask(maps)?,
         link: if variant.plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET },
         import: variant.import.into(),
+        datagrams: variant.datagrams.into(),
+        ..Settings::default()
     })
 }
 

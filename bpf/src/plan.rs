@@ -73,6 +73,8 @@ pub struct Interface {
     pub clsact: bool,
     /// Imported rules hold here: [`Plan::has_import`].
     pub import: bool,
+    /// Datagrams to services are counted here.
+    pub datagrams: bool,
 }
 
 impl Interface {
@@ -80,7 +82,7 @@ impl Interface {
     #[must_use]
     pub fn named(name: impl Into<String>, namespace: Option<PathBuf>) -> Self {
         let config = InterfaceConfig { name: name.into(), ..InterfaceConfig::default() };
-        Self { config, namespace, clsact: false, import: false }
+        Self { config, namespace, clsact: false, import: false, datagrams: false }
     }
 
     /// The file that stands for its namespace at the moment; `None`: it is in our own.
@@ -112,6 +114,7 @@ impl Plan {
             namespace: namespace.clone(),
             clsact: *clsact,
             import: self.has_import(),
+            datagrams: self.config.counts_datagrams(),
         };
         self.config.interfaces.iter().map(interface).collect()
     }

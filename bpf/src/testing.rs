@@ -161,7 +161,8 @@ impl TestPlane {
             plan.config.interfaces.first().is_some_and(|interface| interface.trust_dscp);
         let answer = if options.redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
         let import = plan.has_import();
-        let variant = Variant { answer, trust_dscp, plain: false, import };
+        let datagrams = plan.config.counts_datagrams();
+        let variant = Variant { answer, trust_dscp, plain: false, import, datagrams };
         let settings = objects::settings(&core.maps, plan, variant)?;
         core.listening(MonotonicClock.now(), false)?;
         Ok(Self { core, programs: Default::default(), settings })
@@ -180,7 +181,7 @@ impl TestPlane {
         let (object, bytes) = program.object(&self.core.objects);
         let mut settings = self.settings;
         if !matches!(program, Program::Xdp | Program::Tc) {
-            settings.import = 0;
+            (settings.import, settings.datagrams) = (0, 0);
         }
         let load = Load { object, bytes, settings, attach_type: None };
         let loaded = objects::load(&self.core.maps, &load)?;

@@ -3,6 +3,7 @@
  * The body of the ingress hooks. In this order, the first that applies:
  *
  *	a router's rule refuses it		drop (import/import.h)
+ *	a datagram to a service			pass or drop (datagram/datagram.h)
  *	not understood, not TCP to a service	pass, with the parser's reason
  *	no SYN					pass (not-new), passive signals; but
  *						for what is late (syn/late.h),
@@ -12,7 +13,8 @@
  *	a socket exists for the tuple		pass (socket-…), but for one in
  *						TIME_WAIT whose tuple the SYN
  *						opens anew (track/queue.h)
- *	a copy of a SYN that passed		pass (socket-request)
+ *	a copy of a SYN that passed		pass (socket-request), but for one
+ *						that is asked about (tg_copy_asked)
  *	kill switch				pass (released)
  *	lease ended				pass (lease-expired)
  *	class, limits: admit			pass, counted
@@ -33,11 +35,13 @@
 #include "../packet/classify.h"
 #include "../packet/count.h"
 #include "../packet/emit.h"
+#include "../datagram/datagram.h"
 #include "../import/import.h"
 #include "late.h"
 #include "../packet/lease.h"
 #include "limits.h"
 #include "../packet/context.h"
+#include "../packet/other.h"
 #include "../packet/packet.h"
 #include "../packet/refused.h"
 #include "../track/queue.h"
@@ -204,6 +208,18 @@ static __always_inline int tg_prepare(struct tg_case *c,
 	return 0;
 }
 
+/* 1: a copy of a SYN that passed is asked about, as any SYN. */
+static __always_inline int tg_copy_asked(struct tg_case *c, int copy)
+{
+	if (tg_late_copy(&c->ask, copy))
+		return 1;
+	if (copy != TG_COPY_IGNORED || !c->limits ||
+	    !tg_chain_asks_copy(c->limits))
+		return 0;
+	c->ask.copy = 1;
+	return 1;
+}
+
 static __always_inline enum tg_action
 tg_evaluate_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 		int listen)
@@ -229,7 +245,7 @@ tg_evaluate_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 		reason = tg_queue(ctx, p, &c->ask.queue);
 		copy = reason ? 0 : tg_flow_is_copy(p, c->fingerprint,
 						    c->ask.event.now_ns);
-		if (copy && !tg_late_copy(&c->ask, copy))
+		if (copy && !tg_copy_asked(c, copy))
 			return tg_pass(TG_REASON_SOCKET_REQUEST);
 		/* the stack opens no connection for it: nothing to note, either */
 		if (reason)
@@ -307,6 +323,15 @@ tg_evaluate_other(TG_CONTEXT *ctx, const struct tg_packet *p,
 	return 0;
 }
 
+/* A packet that the parser has refused for a reason, or that is dealt with already. */
+static __always_inline enum tg_action tg_dealt_with(int reason)
+{
+	if (tg_other_asked() && reason > TG_REASONS_MAX)
+		return reason == TG_REFUSED_EARLY ? TG_ACTION_DROP :
+						    TG_ACTION_PASS;
+	return tg_pass(reason);
+}
+
 /* Evaluates a frame that the parser read, or refused for a reason. */
 static __always_inline enum tg_action
 tg_evaluate(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
@@ -316,8 +341,7 @@ tg_evaluate(void *ctx, const struct tg_packet *p, __u32 ifindex, int reason)
 	__u64 now_ns;
 
 	if (reason)
-		return settings.import && reason == TG_IMPORT_REFUSED ?
-			TG_ACTION_DROP : tg_pass(reason);
+		return tg_dealt_with(reason);
 	if (tg_classification(&view))
 		return tg_pass(TG_REASON_LOOKUP_FAILED);
 	kinds = tg_port(&view, p->dport);

@@ -20,6 +20,7 @@ use tidegate_bpf::testing::{Options, TestHook, TestPlane};
 use tidegate_bpf::{Plan, Router};
 use tidegate_config::{InterfaceConfig, RuleConfig, ServiceConfig};
 use tidegate_policy::{Action, Policy};
+use tidegate_units::Rate;
 
 /// Instructions that any program may take: a quarter of what the kernel allows. One patch of the
 /// kernel once made a program three times as expensive (spec: safety, V1).
@@ -36,6 +37,7 @@ type Budgets = BTreeMap<(String, String), u32>;
 fn plan(trust_dscp: bool) -> Plan {
     let rule = RuleConfig { close_persistent: true, ..plans::rule("/", Some("all")) };
     let services = vec![ServiceConfig {
+        datagrams: Some(Rate::per_second(50.0)),
         policy: plans::policy(Policy::Abacus, Action::Reject),
         requests: Some(plans::requests(&["all"], vec![rule])),
         ..plans::service("shop", &["*:80"])
@@ -45,10 +47,11 @@ fn plan(trust_dscp: bool) -> Plan {
     plan
 }
 
-/// What the ingress hooks take of those who import no rules.
+/// What the ingress hooks take of those who import no rules and count no datagrams.
 fn measure_without_import(compiler: &str) -> Budgets {
     let mut plan = plan(true);
     plan.config.flowspec = None;
+    plan.config.services[0].datagrams = None;
     let plane = TestPlane::load_objects(&plan, objects(compiler), Options { redirect: true });
     let hooks = [("tc_alone", TestHook::Tc), ("xdp_alone", TestHook::Xdp)];
     let count = |(name, hook): (&str, TestHook)| {

@@ -8,13 +8,13 @@
 mod support;
 
 use support::connection::{
-    COPIES, End, RESETS, Said, copy, crowd, early, give, handshake, life, play, play_losing, reset,
-    spent, together,
+    COPIES, End, RESETS, Said, copy, copy_in, crowd, early, give, handshake, life, play,
+    play_losing, reset, spent, together,
 };
 use support::engine::Hook;
 use support::native::{How, NOW, Native, Program, Signals};
 use support::reference::Action;
-use support::setup::{SECOND, base};
+use support::setup::{SECOND, Setup, base};
 
 /// Sets of four of the native build's table.
 const TABLE: i32 = 4 * 1024;
@@ -82,6 +82,56 @@ fn a_copy_of_a_syn_that_passed_passes() {
     let syn = handshake(40_000)[0].0.clone();
     let seen = give(&mut native, (&syn, false), How::default()).seen.unwrap();
     assert_eq!(seen.words(&spent()), "shop/default drop rate", "its handshake has ended");
+    native.finish();
+}
+
+/// Where a remote limit holds, a copy takes a token, unless the server has replied to the first. It is refused in
+/// silence, for the first one may still be on its way: a RST would end what that opens.
+#[test]
+fn a_copy_that_nobody_has_replied_to_is_asked_about_where_a_remote_limit_holds() {
+    let limited = |setup: Setup| setup.each(|service| service.copies = true);
+    let rejecting =
+        limited(spent().each(|service| service.action = tidegate_policy::Action::Reject));
+    for hook in Hook::ALL {
+        let mut native = Native::start(Program::Ingress(hook));
+        for (at, seq, _) in COPIES {
+            native.set(&limited(spent()));
+            let said = copy_in(&mut native, &limited(spent()), (at, seq));
+            assert_eq!(said, "shop/default drop rate", "{hook:?}: seq {seq} at {at} ns");
+        }
+        native.set(&rejecting);
+        for (at, seq, passes) in COPIES {
+            native.set(&rejecting);
+            let said = copy_in(&mut native, &rejecting, (at, seq));
+            let expected =
+                if passes { "shop/default drop rate" } else { "shop/default reject rate" };
+            assert_eq!(said, expected, "{hook:?}: seq {seq} at {at} ns");
+        }
+        native.finish();
+    }
+    // Where there are tokens it passes.
+    let mut native = tc();
+    let open = limited(spent().bucket(9, 0));
+    native.set(&open);
+    let syn = handshake(40_000)[0].0.clone();
+    for (at, expected) in [(0, "token"), (1, "token"), (3, "token")] {
+        native.use_tokens(0, 0);
+        native.advance_to(NOW + at * SECOND);
+        let seen = give(&mut native, (&syn, false), How::default()).seen.unwrap();
+        assert_eq!(seen.words(&open), format!("shop/default admit {expected}"), "{at} s");
+    }
+    // The server has replied: its client waits for nothing of ours.
+    native.set(&limited(spent()));
+    native.advance_to(NOW + 9 * SECOND);
+    for (frame, egress) in &handshake(40_001)[..2] {
+        native.use_tokens(0, 0);
+        give(&mut native, (frame, *egress), How::default());
+    }
+    native.use_tokens(0, 1);
+    native.advance_to(NOW + 10 * SECOND);
+    let syn = handshake(40_001)[0].0.clone();
+    let seen = give(&mut native, (&syn, false), How::default()).seen.unwrap();
+    assert_eq!(seen.words(&spent()), "socket-request");
     native.finish();
 }
 

@@ -9,8 +9,8 @@ mod support;
 use std::collections::BTreeMap;
 use support::cases::all;
 use support::connection::{
-    COPIES, End, RESETS, copy, crowd, early, give, handshake, life, play, play_losing, reset, slow,
-    spent, together,
+    COPIES, End, RESETS, copy, copy_in, crowd, early, give, handshake, life, play, play_losing,
+    reset, slow, spent, together,
 };
 use support::engine::{Arrival, Hook};
 use support::frames::frame;
@@ -25,6 +25,7 @@ use support::scene;
 use support::setup::{SECOND, base};
 use support::setups::{answering, setup};
 use support::time_wait;
+use tidegate_policy::Action as PolicyAction;
 
 /// Set-ups at random, and frames for each.
 const SETUPS: usize = 150;
@@ -54,17 +55,19 @@ const FILES: [Wanted; 20] = [
     ("xdp.bpf.c", 80.0), // the verifier wants bounds checked that were made just before
 ];
 /// Lines that nothing can reach here, by what they say, with the reason.
-const UNREACHABLE: [Unreachable; 10] = [
+const UNREACHABLE: [Unreachable; 12] = [
     ("refused.h", "return 0;", "the verifier wants a pointer checked"),
     ("queue.h", "return 0;", "the verifier wants a pointer checked"),
     ("chain/chain.h", "return 0;", "the queue was limited a moment ago (late.h)"),
     ("chain/chain.h", "*v = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);", "no policy delays yet"),
     ("xdp.bpf.c", "return XDP_DROP;", "the verifier wants bounds checked"),
+    ("xdp.bpf.c", "return TG_REASON_LOOKUP_FAILED;", "the verifier wants a pointer checked"),
+    ("tc.bpf.c", "return TG_REASON_LOOKUP_FAILED;", "the verifier wants a pointer checked"),
     ("chain/decide.h", "return TG_CHAIN_LOST;", "the verifier wants a pointer checked"),
     (
         "evaluate.h",
-        "return settings.import && reason == TG_IMPORT_REFUSED ?",
-        "no rule is imported here (imported.rs)",
+        "return reason == TG_REFUSED_EARLY ? TG_ACTION_DROP :",
+        "no rule is imported, and no datagram counted here (imported.rs, datagrams.rs)",
     ),
     ("flow.h", "return;", "two CPUs at once"),
     ("flow.h", "return 0;", "two CPUs at once"),
@@ -215,6 +218,17 @@ fn exercise_late(native: &mut Native) {
     late::anew(native, calm);
 }
 
+/// Copies of SYNs that passed, where a remote limit holds.
+fn exercise_copies(native: &mut Native) {
+    for action in [PolicyAction::Drop, PolicyAction::Reject] {
+        let setup = spent().each(|service| (service.copies, service.action) = (true, action));
+        for (at, seq, _) in COPIES {
+            native.set(&setup);
+            copy_in(native, &setup, (at, seq));
+        }
+    }
+}
+
 /// The lives of connections, and every failure in them.
 fn exercise_connections(native: &mut Native) {
     for end in End::ALL {
@@ -234,6 +248,7 @@ fn exercise_connections(native: &mut Native) {
         exercise_sources(native, fail_at);
     }
     exercise_late(native);
+    exercise_copies(native);
     proved::exercise(native);
     for (_, socket, seq, _) in RESETS {
         let calls = reset(native, (socket, seq), 0).calls.len() as u32;

@@ -103,7 +103,7 @@ fn hook_seeds() -> Vec<Vec<u8>> {
         let mut head = [0; HOOK_HEAD];
         let any = dice.u8();
         head[0] = *dice.pick(&[6, 6, 4, 14, 7, 22, 134, any]);
-        head[1] = dice.u8() & 7;
+        head[1] = dice.u8() & 0x87;
         head[4] = dice.u8();
         [&head[..], &frame].concat()
     };

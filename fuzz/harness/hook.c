@@ -6,10 +6,12 @@
  *	- what passes is not changed
  *	- released, without a lease, or without a limit, everything passes
  *	- an answer is a RST, never longer than the frame it answers
- *	- exactly one thing is counted, and nothing is left locked or held
+ *	- exactly one thing is counted, and nothing is left locked or held;
+ *	  a datagram to a service, where these are counted, counts as one
  * TG_HOOK and TG_HOOK_FN say which hook (as for bpf/tests/native/host.c).
  */
 #define TG_NATIVE_NO_MAIN
+#define NATIVE_MAPS 29	/* those of datagrams beside the others */
 #include "../../bpf/tests/native/host.c"
 #include "harness.h"
 
@@ -29,6 +31,7 @@ enum fuzz_switch {
 };
 
 #define FUZZ_TRIE 64	/* in policy: tables are searched, not read */
+#define FUZZ_DATAGRAMS 128	/* in policy: datagrams are counted, and limited */
 
 struct fuzz_head {
 	__u8 switches;
@@ -134,6 +137,25 @@ static void fuzz_limits(const struct fuzz_head *head, __u32 service)
 		state->state.u.token_bucket.bucket.used = 8 * TG_TOKEN;
 }
 
+static void fuzz_datagrams(const struct fuzz_head *head, __u32 service)
+{
+	struct tg_datagram_limit *limit =
+		host_limits_row(TG_LIMITS_DATAGRAMS + service);
+	struct tg_datagram_chain *chain =
+		native_entry(&tg_datagram_states, service);
+	int on = head->switches;
+
+	limit->flags = on & FUZZ_SHADOW ? TG_LIMITS_SHADOW : 0;
+	if (on & FUZZ_NO_LIMIT)
+		return;
+	fuzz_bucket(&limit->bucket);
+	limit->bucket.depth += TG_DATAGRAM_DEBT;
+	limit->bucket.full_ns = limit->bucket.depth;
+	chain->bucket.then_ns = native.now_ns;
+	if (on & FUZZ_EMPTY)
+		chain->bucket.used = 8 * TG_TOKEN;
+}
+
 static void fuzz_switches(const struct fuzz_head *head)
 {
 	struct tg_control *control = native_entry(&tg_control, 0);
@@ -152,6 +174,7 @@ static void fuzz_switches(const struct fuzz_head *head)
 	set->answer = (head->policy >> 3 & 7) % 3;
 	set->flow_timeout_ns = HOST_IDLE_S * TG_NS_PER_S;
 	set->flow_mask = set->pending_mask = HOST_TABLE - 1;
+	set->datagrams = !!(head->policy & FUZZ_DATAGRAMS);
 }
 
 static void fuzz_socket(const struct fuzz_head *head)
@@ -236,6 +259,14 @@ static void fuzz_check(const struct fuzz_head *head, const __u8 *frame,
 		for (int i = 0; i < TG_COUNTS; i++)
 			counted += counts->cell[i];
 	}
+	for (int service = 0; service < 2; service++) {
+		const struct tg_datagrams *of =
+			native_entry(&tg_datagrams, service);
+
+		counted += of->offered;
+		fuzz_must(of->refused + of->spared <= of->offered,
+			  "no more is refused than came");
+	}
 	fuzz_must(counted == 1 || (head->fail_at && !counted),
 		  "one thing is counted");
 }
@@ -248,6 +279,8 @@ static void fuzz_start(void)
 		return;
 	started = 1;
 	native_memory();
+	HOST_MAP(tg_datagrams, HOST_SERVICES);
+	HOST_MAP(tg_datagram_states, HOST_SERVICES);
 	host_maps();
 }
 
@@ -268,6 +301,8 @@ int fuzz_one(const unsigned char *data, unsigned long size)
 	fuzz_tables(&head);
 	fuzz_limits(&head, 0);
 	fuzz_limits(&head, 1);
+	fuzz_datagrams(&head, 0);
+	fuzz_datagrams(&head, 1);
 	fuzz_bucket(&host_table()->answers);
 	fuzz_socket(&head);
 	memcpy(native.frame, data, length);

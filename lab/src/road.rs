@@ -319,7 +319,7 @@ impl<'a> Road<'a> {
         }
         let file = |name: &str| os::text(&dir.join(name));
         let scope = holder.target().to_string();
-        let issue = ["grants", "issue", "--kind", "rate", "--waive-staging"];
+        let issue = ["grants", "issue", "--kind", "rate", "--kind", "datagrams", "--waive-staging"];
         let (operator, key) = (file("operator.key"), file("holder.pub"));
         let (identity, scope_word) = (identity(holder), scope.as_str());
         let of = ["--holder", &identity, "--scope", scope_word, "--operator-key", &operator];

@@ -13,7 +13,8 @@
  *						is told the level (level.h)
  *	shadow, lease relaxing, a source	a refusal is only counted
  *	that is spared (canary.h)
- *	reply not possible, or one too many	a reject becomes a drop
+ *	reply not possible, or one too many,	a reject becomes a drop
+ *	a copy of a SYN that passed
  *
  * One in an interval passes the accept queue and the limit in flight when they are
  * full (min_rate.h). What a token costs in a flood of spoofed senders is said
@@ -41,6 +42,7 @@
 #define TG_LIMITS_SHADOW 1	/* computed and counted, not executed */
 #define TG_LIMITS_REJECT 2	/* refused with a reply; else silently */
 #define TG_LIMITS_AUTO 4	/* a reject of some sources becomes a drop */
+#define TG_LIMITS_COPIES 8	/* see tg_chain_asks_copy() */
 
 /* The limits of one service. Zero limits nothing. */
 struct tg_limits {
@@ -93,7 +95,8 @@ struct tg_ask {
 	tg_u8 noted;		/* TG_SENDER_…, should it pass */
 	tg_u8 execution;	/* enum tg_execution, of a refusal */
 	tg_u8 waits;		/* asked, see TG_WAITS */
-	tg_u8 pad;
+	tg_u8 copy;		/* asked: a copy of a SYN that passed, and to which
+				 * nobody has replied */
 };
 TG_ASSERT(sizeof(struct tg_ask) == 88);
 
@@ -235,6 +238,16 @@ TG_INLINE int tg_chain_admits(const struct tg_ask *ask)
 }
 
 /*
+ * 1: a copy of a SYN that passed is asked about as any SYN, if nobody has replied to the
+ * first. So it is where a remote limit holds: that is about what arrives at its sender,
+ * who may drop SYNs in silence. Each copy of those is one arrival more.
+ */
+TG_INLINE int tg_chain_asks_copy(const struct tg_limits *limits)
+{
+	return !!(limits->flags & TG_LIMITS_COPIES);
+}
+
+/*
  * From what was decided to what is done. `single`: its source is a single client, or
  * nobody asks (tg_chain_asks_single). `strength` is that of the lease, not zero;
  * `random` 16 bits for it. `source` is a seeded hash, where a canary asks for it.
@@ -248,6 +261,9 @@ TG_INLINE void tg_chain_execute(struct tg_ask *ask, tg_u64 source, int single,
 
 	/* a RST may make a proxy take its server for dead */
 	if (tg_chain_asks_single(ask) && !single)
+		v->kind = TG_DROP;
+	/* the first one may still be on its way: a RST would end what it opens */
+	if (ask->copy && v->kind == TG_REJECT)
 		v->kind = TG_DROP;
 	ask->execution = tg_chain_admits(ask) ? TG_EXECUTED :
 			 tg_lease_execution(shadow, strength, random);

@@ -3,7 +3,8 @@
 #![allow(unsafe_code, reason = "the chain is C")]
 
 use crate::abi::{
-    self, CANARY_SHIFT, LIMITS_AUTO, LIMITS_REJECT, LIMITS_SHADOW, Limits, PRIORITIES, Queue,
+    self, CANARY_SHIFT, LIMITS_AUTO, LIMITS_COPIES, LIMITS_REJECT, LIMITS_SHADOW, Limits,
+    PRIORITIES, Queue,
 };
 use crate::lease::{Execution, Lease};
 use crate::{Action, Event, MinRate, Noted, Params, Policy, Reason, Senders, State, Verdict};
@@ -48,6 +49,17 @@ impl Limits {
         (self.flags >> CANARY_SHIFT) as u16
     }
 
+    /// Whether copies of SYNs that passed are asked about, too, where nobody has replied to the first.
+    pub fn set_copies(&mut self, asked: bool) {
+        self.flags = self.flags & !LIMITS_COPIES | if asked { LIMITS_COPIES } else { 0 };
+    }
+
+    /// See [`Self::set_copies`].
+    #[must_use]
+    pub const fn copies(&self) -> bool {
+        self.flags & LIMITS_COPIES != 0
+    }
+
     /// So many pass the limits on the accept queue and in flight, even if they are full.
     pub fn set_min_rate(&mut self, rate: Option<MinRate>) {
         self.min_rate_us = rate.map_or(0, MinRate::interval_us);
@@ -56,7 +68,8 @@ impl Limits {
     /// Other limits, and what is done with the refused as it was.
     #[must_use]
     pub const fn with_mode_of(self, other: &Self) -> Self {
-        Self { flags: other.flags, ..self }
+        let own = self.flags & LIMITS_COPIES;
+        Self { flags: other.flags & !LIMITS_COPIES | own, ..self }
     }
 }
 
@@ -96,6 +109,8 @@ pub struct Ask {
     pub silent: u64,
     /// Its source may open no more connections.
     pub over: bool,
+    /// A copy of a SYN that passed: it may still be on its way, so this one is refused in silence.
+    pub copy: bool,
 }
 
 /// How a verdict is carried out here and now.
@@ -234,6 +249,7 @@ impl Chain {
             silent: gauge(ask.silent),
             queue: ask.queue.map(queue).unwrap_or_default(),
             over: ask.over.into(),
+            copy: ask.copy.into(),
             waits: (how.waits && !spares(self.limits.flags, how.source)).into(),
             ..abi::Ask::default()
         };

@@ -18,6 +18,7 @@
 
 mod abi;
 mod chain;
+mod datagram;
 mod ffi;
 mod in_flight;
 mod lately;
@@ -32,8 +33,12 @@ mod senders;
 mod source;
 mod throttle;
 
-pub use abi::{Event, InFlight, Level, Limits, Params, RequestLimits, TOKEN};
+pub use abi::{
+    DATAGRAMS_MERGED_MAX, DatagramLimit, Event, InFlight, Level, Limits, Params, RequestLimits,
+    TOKEN,
+};
 pub use chain::{AcceptQueue, Ask, Chain, Circumstances, Decision};
+pub use datagram::DatagramGate;
 pub use ffi::{State, Verdict, VerdictKind, admit, evaluate};
 pub use lately::{LatelyHash, LatelyLine, LatelySpan, LatelyTurn};
 pub use lease::{Execution, Lease};

@@ -56,6 +56,14 @@ void tg_native_execute(struct tg_ask *ask, tg_u64 source, int single,
 	tg_chain_execute(ask, source, single, strength, random);
 }
 
+void tg_native_datagram_admit(const struct tg_datagram_limit *limit,
+			      struct tg_datagram_chain *chain,
+			      struct tg_bucket_copy *copy, tg_u64 now_ns,
+			      tg_u32 merged, struct tg_verdict *v)
+{
+	*v = tg_datagram_admit(limit, chain, copy, now_ns, merged);
+}
+
 int tg_native_spares(tg_u32 flags, tg_u64 source)
 {
 	return tg_canary_spares(flags, source);

@@ -4,6 +4,7 @@
 #define TG_SHIM_H
 
 #include "../chain/chain.h"
+#include "../chain/datagram.h"
 #include "../chain/lately.h"
 #include "../chain/request.h"
 #include "../router/congestion.h"
@@ -21,6 +22,10 @@ int tg_native_decide(const struct tg_limits *limits, struct tg_chain *chain,
 		     struct tg_senders *senders, struct tg_ask *ask);
 void tg_native_execute(struct tg_ask *ask, tg_u64 source, int single,
 		       tg_u32 strength, tg_u32 random);
+void tg_native_datagram_admit(const struct tg_datagram_limit *limit,
+			      struct tg_datagram_chain *chain,
+			      struct tg_bucket_copy *copy, tg_u64 now_ns,
+			      tg_u32 merged, struct tg_verdict *v);
 int tg_native_spares(tg_u32 flags, tg_u64 source);
 tg_u64 tg_native_canary_source(const tg_u32 *addr, tg_u64 service,
 			       const tg_u64 *key);

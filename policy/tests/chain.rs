@@ -94,7 +94,7 @@ fn asks() -> impl Strategy<Value = Vec<Ask>> {
             now = now.saturating_add_signed(step);
             let key = u64::wrapping_mul(key, 0x9e37_79b9_7f4a_7c15);
             let event = Event { now_ns: now, key, random, priority, ..Event::default() };
-            Ask { event, queue, waiting, silent, over }
+            Ask { event, queue, waiting, silent, over, copy: false }
         };
         rows.into_iter().map(ask).collect()
     })
@@ -193,6 +193,38 @@ proptest! {
         let decisions = run(&mut Chain::default(), &asks, &Circumstances::default());
         let no_limit = |d: &Decision| d.passes && d.verdict.reason == Reason::NoLimit;
         prop_assert!(decisions.iter().all(no_limit));
+    }
+
+    /// A copy of a SYN that passed is decided as any other, and refused in silence.
+    #[test]
+    fn copies_are_decided_as_others_and_refused_in_silence(
+        bucket in bucket(), around in around(), asks in asks(),
+    ) {
+        let copies: Vec<Ask> = asks.iter().map(|ask| Ask { copy: true, ..*ask }).collect();
+        for limits in every(&bucket) {
+            let limits = within(limits, around);
+            let first = run(&mut Chain::new(limits), &asks, &Circumstances::default());
+            let again = run(&mut Chain::new(limits), &copies, &Circumstances::default());
+            for (first, again) in first.iter().zip(&again) {
+                prop_assert_eq!(first.passes, again.passes);
+                prop_assert_eq!(first.verdict.reason, again.verdict.reason);
+                prop_assert_ne!(again.verdict.kind, VerdictKind::Reject);
+            }
+        }
+    }
+
+    /// Other limits keep what is done with the refused; whether copies are asked about is the limits' own.
+    #[test]
+    fn asking_about_copies_goes_with_the_limits(own in any::<bool>(), before in any::<bool>()) {
+        let (mut limits, mut old) = (Limits::default(), Limits::default());
+        limits.set_copies(own);
+        old.set_copies(before);
+        old.set_action(Action::Auto);
+        old.set_canary(77);
+        let joined = limits.with_mode_of(&old);
+        prop_assert_eq!((joined.copies(), joined.canary()), (own, 77));
+        old.set_copies(own);
+        prop_assert_eq!(joined, old);
     }
 
     /// Shadow and a lease that spares decide the same, and let everything pass.
@@ -380,7 +412,7 @@ fn the_first_refusal_gives_the_reason() {
     let event = Event::at(SECOND);
     assert!(one(&mut chain, &Ask { event, ..Ask::default() }).passes, "the only token");
     let full = Some(AcceptQueue { length: 1, limit: 0 });
-    let all = Ask { event, queue: full, waiting: 4, silent: 0, over: true };
+    let all = Ask { event, queue: full, waiting: 4, silent: 0, over: true, copy: false };
     let steps = [
         (all, Reason::Source),
         (Ask { over: false, ..all }, Reason::AcceptQueue),

@@ -8,8 +8,8 @@ use std::process::Command;
 use tidegate_policy::Policy;
 
 /// Test files that are not of one policy.
-const NO_POLICIES: [&str; 8] =
-    ["chain", "copies", "in_flight", "lately", "laws", "min_rate", "purity", "senders"];
+const NO_POLICIES: [&str; 9] =
+    ["chain", "copies", "datagram", "in_flight", "lately", "laws", "min_rate", "purity", "senders"];
 const COMPILERS: [&str; 5] = ["clang-14", "clang-16", "clang-19", "clang-22", "cc"];
 
 fn folder() -> PathBuf {
@@ -75,6 +75,10 @@ fn what_a_router_runs_is_pure_and_compiles_for_the_kernel() {
     let source = out.join("router.c");
     let text = "#include \"router/crowd.h\"\n#include \"router/durations.h\"\n#include \"router/tsw.h\"\n\
          #include \"router/congestion.h\"\n#include \"router/pushback.h\"\n#include \"router/tailor.h\"\n\
+         #include \"chain/datagram.h\"\n\
+         int d(const struct tg_datagram_limit *l, struct tg_datagram_chain *c, struct tg_bucket_copy *o, tg_u64 n);\n\
+         int d(const struct tg_datagram_limit *l, struct tg_datagram_chain *c, struct tg_bucket_copy *o, tg_u64 n)\n\
+         { return tg_datagram_admit(l, c, o, n, 2).kind; }\n\
          int q(const struct tg_congestion_params *p, struct tg_congestion *s,\n\
          const struct tg_link_tick *t, struct tg_offered *o);\n\
          int q(const struct tg_congestion_params *p, struct tg_congestion *s,\n\

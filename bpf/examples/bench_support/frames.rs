@@ -64,6 +64,17 @@ pub fn bare(tuple: &Tuple, flags: u8, seq: u32, ack: u32) -> Frame {
     frame
 }
 
+/// A datagram as long as a segment, without a checksum.
+pub fn datagram(tuple: &Tuple) -> Frame {
+    let mut frame = bare(tuple, 0, 0, 0);
+    frame[IP + 9] = 17;
+    frame[TCP + 4..].fill(0);
+    frame[TCP + 5] = (FRAME - TCP) as u8;
+    let (ip, _) = sums(&frame);
+    frame[IP + 10..IP + 12].copy_from_slice(&finish(ip).to_ne_bytes());
+    frame
+}
+
 /// Sums of the IP header, and of the TCP header with its pseudo header, in the order of the
 /// machine, not folded.
 pub fn sums(frame: &Frame) -> (u32, u32) {

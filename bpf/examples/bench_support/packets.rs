@@ -3,7 +3,7 @@
 //! of the XDP hook with tables of its own; what the hook counted must be what the subject says.
 
 use super::compile::Object;
-use super::frames::{ACK, Frame, SYN, Tuple, segment};
+use super::frames::{ACK, Frame, SYN, Tuple, datagram, segment};
 use super::space::{Guard, Space, last_cpu};
 use super::tables::{Scale, Tables, limits};
 use super::worker::{Subject, Subjects, median};
@@ -15,7 +15,8 @@ use std::rc::Rc;
 use tidegate_bpf::testing::bench::Bench;
 use tidegate_bpf::testing::{TestHook, TestPlane, plans};
 use tidegate_bpf::{Imported, ImportedRule};
-use tidegate_policy::{Action, Policy, Reason, VerdictKind};
+use tidegate_model::SERVICES_MAX;
+use tidegate_policy::{Action, DatagramLimit, Policy, Reason, VerdictKind};
 use tidegate_units::Rate;
 
 /// The product's default.
@@ -36,6 +37,9 @@ pub(super) enum Expect {
     Admitted,
     Refused,
     Answered,
+    /// Datagrams to a service: passed, and dropped.
+    Counted,
+    Dropped,
 }
 
 const XDP_DROP: u32 = 1;
@@ -45,8 +49,8 @@ const XDP_TX: u32 = 3;
 impl Expect {
     fn returns(self) -> u32 {
         match self {
-            Self::Program(_) | Self::Passed(_) | Self::Admitted => XDP_PASS,
-            Self::Refused => XDP_DROP,
+            Self::Program(_) | Self::Passed(_) | Self::Admitted | Self::Counted => XDP_PASS,
+            Self::Refused | Self::Dropped => XDP_DROP,
             Self::Answered => XDP_TX,
         }
     }
@@ -56,6 +60,13 @@ impl Expect {
         if let Self::Passed(wanted) = self {
             let passed = plane.passed()?;
             return Ok(passed.iter().filter(|p| p.reason == wanted).map(|p| p.count).sum());
+        }
+        if matches!(self, Self::Counted | Self::Dropped) {
+            let of = |service| Ok(plane.totals(service)?.datagrams.unwrap_or_default());
+            let all = (0..SERVICES_MAX).map(of).collect::<Result<Vec<_>>>()?;
+            let passed = all.iter().map(|of| of.offered - of.refused).sum();
+            let refused = all.iter().map(|of| of.refused).sum();
+            return Ok(if self == Self::Counted { passed } else { refused });
         }
         let fits = |verdict| match self {
             Self::Admitted => verdict == VerdictKind::Admit,
@@ -307,6 +318,7 @@ pub fn subjects(scale: &Scale) -> Result<Subjects> {
         evaluated(&mut maker, &mut tables, &places, policy)?;
     }
     variants(&mut maker, &mut tables, &places)?;
+    datagrams(&mut maker, &mut tables, &places)?;
     maker.subjects.extend(super::cores::subjects(scale)?);
     Ok(maker.subjects)
 }
@@ -423,6 +435,45 @@ fn evaluated(
         maker.add((&format!("{verb}-{name}-listener"), about), &syns, scene(&places.listening))?;
     }
     Ok(())
+}
+
+/// Where datagrams to services are counted: what they cost, and what others cost there.
+fn datagrams(maker: &mut Maker, tables: &mut Tables, places: &Places) -> Result<()> {
+    let ring = maker.scale.ring;
+    let mut plan = tables.plan(DEFAULT, 0)?;
+    plan.config.services[0].datagrams = Some(Rate::per_second(1.0));
+    let counting = |limit: DatagramLimit| -> Result<Plane> {
+        let mut plane = TestPlane::load(&plan)?;
+        let mut limits = limits(DEFAULT, true, Action::Drop)?;
+        limits.iter_mut().for_each(|service| service.datagrams = limit);
+        plane.set_limits(&limits, &[], 1)?;
+        Ok(Rc::new(RefCell::new(plane)))
+    };
+    let scene = |plane: &Plane, expect| Scene {
+        plane: Some(Rc::clone(plane)),
+        place: Rc::clone(&places.bare),
+        expect,
+    };
+    let udp = |tuples: &[Tuple]| tuples.iter().map(datagram).collect::<Vec<Frame>>();
+    let open = counting(DatagramLimit::default())?;
+    let foreign = tables.strangers(ring);
+    let of_none = Expect::Passed(Reason::NotService);
+    let about = "SYN to a port of no service; datagrams are counted";
+    maker.add(("foreign-counting", about), &frames(&foreign, SYN), scene(&open, of_none))?;
+    let about = "UDP to a port of no service; datagrams are counted";
+    maker.add_both(("udp-foreign", about), &udp(&foreign), scene(&open, of_none))?;
+    let clients = udp(&tables.clients(ring));
+    let about = "UDP to a service, without a limit";
+    maker.add_both(("udp", about), &clients, scene(&open, Expect::Counted))?;
+    let wide = counting(DatagramLimit::new(Rate::per_second(1e9), 1_000_000)?)?;
+    let about = "UDP to a service, with a token";
+    maker.add_both(("udp-admitted", about), &clients, scene(&wide, Expect::Counted))?;
+    let narrow = counting(DatagramLimit::new(Rate::per_second(0.001), 1)?)?;
+    for frame in &clients {
+        narrow.borrow().run(TestHook::Xdp, frame)?;
+    }
+    let about = "UDP to a service, without a token";
+    maker.add_both(("udp-refused", about), &clients, scene(&narrow, Expect::Dropped))
 }
 
 /// The default policy in other surroundings.

@@ -238,7 +238,8 @@ impl AttachMode {
             Self::Tcx | Self::Clsact => Attach::Tcx,
         };
         let config = InterfaceConfig { name: name.into(), attach, ..InterfaceConfig::default() };
-        Interface { config, namespace, clsact: self == Self::Clsact, import: false }
+        let clsact = self == Self::Clsact;
+        Interface { config, namespace, clsact, import: false, datagrams: false }
     }
 }
 

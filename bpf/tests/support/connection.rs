@@ -138,14 +138,18 @@ pub fn spent() -> Setup {
 }
 
 /// What is said of one of [`COPIES`].
-pub fn copy(native: &mut Native, (at, seq): (u64, u32)) -> String {
-    let setup = spent();
+pub fn copy(native: &mut Native, at: (u64, u32)) -> String {
+    copy_in(native, &spent(), at)
+}
+
+/// The same in another set-up, which is in force.
+pub fn copy_in(native: &mut Native, setup: &Setup, (at, seq): (u64, u32)) -> String {
     let mut say = |at: u64, seq: u32, used: u32| {
         native.use_tokens(0, used);
         native.advance_to(NOW + at);
         let frame = client(false, 40_000).syn().seq(seq).bytes();
         let arrival = Arrival { frame: &frame, socket: Socket::Nothing, loopback: false };
-        native.run(&arrival, How::default()).seen.unwrap().words(&setup)
+        native.run(&arrival, How::default()).seen.unwrap().words(setup)
     };
     say(0, 7, 0);
     // what is more than a few seconds later is the first copy

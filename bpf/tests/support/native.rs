@@ -677,7 +677,8 @@ fn limits(out: &mut Vec<u8>, index: u8, service: &Service) {
         Refusal::Auto => 2 | 4,
     };
     out.extend_from_slice(&[b'm', index]);
-    push(out, &[u32::from(service.shadow) | action, service.accept_queue_max_q10]);
+    let copies = if service.copies { 8 } else { 0 };
+    push(out, &[u32::from(service.shadow) | action | copies, service.accept_queue_max_q10]);
     push(out, &words_of(service.limit_in_flight()));
     push(out, &[service.source_max, service.min_rate_us, service.counts_queue() << 10, 0]);
     out.extend_from_slice(params(service).as_bytes());

@@ -4,9 +4,10 @@
 use std::path::Path;
 
 /// Folders of the hooks and of what they are made of.
-pub const HOOK_FOLDERS: [&str; 9] = [
+pub const HOOK_FOLDERS: [&str; 10] = [
     "bpf/hook",
     "bpf/packet",
+    "bpf/datagram",
     "bpf/import",
     "bpf/http",
     "bpf/track",

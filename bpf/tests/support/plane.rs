@@ -139,6 +139,8 @@ impl Kernel {
                 source_max: (said.source_max > 0).then_some(said.source_max),
                 min_rate: said.min_rate(),
                 level: said.level(),
+                copies: said.copies,
+                ..ServiceParams::new(service, params(said))
             })
             .collect();
         self.plane.set_limits(&limits, &[], 1).unwrap();

@@ -106,6 +106,8 @@ pub struct Service {
     pub abacus_window: u16,
     /// Whether this very SYN was refused just before.
     pub refused_before: bool,
+    /// Whether a remote limit holds, so that copies of SYNs that passed are asked about.
+    pub copies: bool,
 }
 
 /// When the daemon last said that it lives.
@@ -162,6 +164,7 @@ fn service(name: &'static str, at: &[&str]) -> Service {
         min_rate_ago: super::native::NOW,
         abacus_window: 45,
         refused_before: false,
+        copies: false,
     }
 }
 
@@ -433,6 +436,7 @@ impl Service {
         say(every > 0, format!("one in {every} us at least, the last {ago} ns ago"));
         say(self.is_abacus(), format!("window {} s", self.abacus_window));
         say(self.refused_before, "this SYN was refused before".into());
+        say(self.copies, "copies are asked about".into());
         for class in &self.classes {
             words.push(class.to_string());
         }

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use tidegate_model::ClientClass;
-use tidegate_model::limits::ServiceLimits;
+use tidegate_model::limits::{DatagramLimit, ServiceLimits};
 use tidegate_model::snapshot::{
     Lately, RefusedLately, RemoteState, Sample, ServiceState, Snapshot,
 };
@@ -276,6 +276,7 @@ fn remote_words(limit: &RemoteState) -> Option<String> {
     let (rate, restriction) = (limit.rate?, limit.restriction?);
     let (peer, scope, refused, offered) = (&limit.peer, &limit.scope, limit.refused, limit.offered);
     let counts = format!("it refused {refused} of {offered}");
+    let rate = if limit.unit.is_usual() { rate.to_string() } else { format!("{rate} datagrams") };
     Some(match (limit.role.as_str(), limit.left) {
         ("to", _) => format!("the peer {peer} admits {rate} for it (as {scope}); {counts}"),
         (_, Some(left)) => {
@@ -325,6 +326,9 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
         Some(rate) => words
             .push(format!("{name}: new work is limited to {rate}, bursts of {}.", limits.burst)),
         None => words.push(format!("{name}: no rate limit is set.")),
+    }
+    if let Some(DatagramLimit { rate, burst }) = limits.datagrams {
+        words.push(format!("{name}: datagrams are limited to {rate}, bursts of {burst}."));
     }
     if let Some(most) = limits.waiting_max {
         words.push(format!("{name}: at most {most} connections may wait for a response."));

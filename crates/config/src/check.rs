@@ -126,6 +126,7 @@ impl Check<'_> {
             self.absolute(&format!("{path}.process.cgroup"), cgroup);
         }
         self.classes(&path, service);
+        self.rate(&format!("{path}.datagrams"), service.datagrams);
         self.requests(service);
         self.agent_check(&path, service);
     }

@@ -146,6 +146,15 @@ impl Config {
     pub fn links(&self) -> impl Iterator<Item = &InterfaceConfig> {
         self.interfaces.iter().filter(|interface| interface.side == Side::Servers)
     }
+
+    /// Whether the hooks count datagrams to services: a service says how many it can take, or a peer may limit this
+    /// host while it is congested.
+    #[must_use]
+    pub fn counts_datagrams(&self) -> bool {
+        let peers = self.cluster.iter().flat_map(|cluster| &cluster.peers);
+        self.services.iter().any(|service| service.datagrams.is_some())
+            || peers.into_iter().any(|peer| !peer.limits_when_congested.is_empty())
+    }
 }
 
 /// Attach points.
@@ -237,6 +246,11 @@ pub struct ServiceConfig {
     /// They refuse the rest, and no SYN of the service is refused here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_check: Option<AgentCheckConfig>,
+    /// UDP datagrams per second that it can take at the addresses of `listen`. Congested routers of
+    /// `cluster.report_to` are told to let no more pass; this host refuses none.
+    #[serde(default, with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "text::RateText")]
+    pub datagrams: Option<Rate>,
 }
 
 impl Named for ServiceConfig {
@@ -269,6 +283,7 @@ impl ServiceConfig {
             requests: None,
             backends: Vec::new(),
             agent_check: None,
+            datagrams: None,
         }
     }
 

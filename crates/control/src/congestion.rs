@@ -48,6 +48,8 @@ pub struct Arrivals {
     pub passed: u64,
     /// That remote limits refused.
     pub refused: u64,
+    /// Bytes of datagrams that remote limits refused: they would have crossed the link.
+    pub refused_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +168,7 @@ impl LinkWatch {
             sum.dropped = sum.dropped.saturating_add(tick.link.dropped);
             arrivals.passed += tick.arrivals.passed;
             arrivals.refused += tick.arrivals.refused;
+            arrivals.refused_bytes += tick.arrivals.refused_bytes;
         }
         // A refused connection would have carried what one that passes carries: its SYN alone would be
         // almost nothing, and a limit that works would end its own reason.
@@ -173,7 +176,8 @@ impl LinkWatch {
             0 => SYN_BYTES,
             passed => (sum.sent_bytes as f64 / passed as f64).max(SYN_BYTES),
         };
-        sum.refused_bytes = (each * arrivals.refused as f64) as u64;
+        let connections = (each * arrivals.refused as f64) as u64;
+        sum.refused_bytes = connections.saturating_add(arrivals.refused_bytes);
         sum
     }
 
@@ -293,7 +297,16 @@ mod tests {
             self.seen.sent_packets = self.seen.sent_packets.wrapping_add(sent);
             self.seen.dropped_packets = self.seen.dropped_packets.wrapping_add(dropped);
             self.seen.queue = Some(InterfaceQueue { length: waiting, limit: 50.0 });
-            let arrivals = Arrivals { passed: new.0, refused: new.1 };
+            let arrivals = Arrivals { passed: new.0, refused: new.1, ..Arrivals::default() };
+            self.watch.tick(self.now, &self.seen, arrivals)
+        }
+
+        /// The same with so many bytes of datagrams that limits refused, and nothing lost.
+        fn datagrams(&mut self, sent: u32, refused_bytes: u64) -> Option<Turn> {
+            self.now += self.tick;
+            self.seen.sent_bytes += 1000 * u64::from(sent);
+            self.seen.sent_packets += sent;
+            let arrivals = Arrivals { refused_bytes, ..Arrivals::default() };
             self.watch.tick(self.now, &self.seen, arrivals)
         }
 
@@ -350,6 +363,19 @@ mod tests {
         assert!(matches!(ended[..], [Turn::Ended(lasted)] if lasted > Nanos::from_secs(10)));
         assert_eq!(link.ticks(20, 24, (5, 50.0), (10, 0)), [Turn::Began]);
         assert_eq!(link.watch.episodes(), 2);
+    }
+
+    /// The same of datagrams: of these it is known how many bytes they had.
+    #[test]
+    fn refused_datagrams_would_have_filled_the_link() {
+        let mut link = Link::new();
+        assert_eq!(link.ticks(10, 24, (5, 50.0), (0, 0)), [Turn::Began]);
+        link.seen.queue = None;
+        // 12 of 25 packets of 1,000 bytes pass in a tick; with what is refused it is 23.
+        assert!((0..100).all(|_| link.datagrams(12, 11_000).is_none()));
+        assert!(link.watch.is_congested() && link.watch.signs().is_empty());
+        let ended: Vec<Turn> = (0..40).filter_map(|_| link.datagrams(12, 9_000)).collect();
+        assert!(matches!(ended[..], [Turn::Ended(_)]), "{ended:?}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use tidegate_bpf::policy::{MinRate, Params, Policy, Reason, SourceKey};
+use tidegate_bpf::policy::{DatagramLimit, MinRate, Params, Policy, Reason, SourceKey};
 use tidegate_bpf::{
     Attached, Dataplane, Hook, Imported, ImportedHits, Plan, Router, ServiceParams, Settings,
 };
@@ -62,7 +62,7 @@ pub struct Kernel {
 
 /// What to do when hooks cannot be changed any more.
 pub(crate) const HOOKS_NEED_PRIVILEGES: &str = "the daemon gave up its privileges after the start: to \
-    change interfaces, to begin with request rules, or to begin with flowspec.import, start it anew with them: under systemd \
+    change interfaces, to begin with request rules or with datagrams, or to begin with flowspec.import, start it anew with them: under systemd \
     `systemctl restart tidegate`, elsewhere `tidegate run` beside it, which takes over without a gap";
 
 /// The number that the first plan gives to limits in maps that are new; in those that are adopted it
@@ -486,6 +486,8 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
                 source_max: limits.source_max,
                 min_rate: limits.min_rate.map(MinRate::per),
                 level: tidegate_params::level(config, limits),
+                copies: limits.copies,
+                datagrams: datagrams(limits),
             },
             Err(error) => {
                 refused.push((config.name.clone(), error.0));
@@ -495,6 +497,12 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
         all.push(written);
     }
     Ok((all, refused))
+}
+
+/// The limit on datagrams; none where there is none, or no bucket could hold it.
+fn datagrams(limits: &ServiceLimits) -> DatagramLimit {
+    let limit = limits.datagrams.map(|of| DatagramLimit::new(of.rate, of.burst));
+    limit.and_then(Result::ok).unwrap_or_default()
 }
 
 /// The limits of a service as its policy takes them.

@@ -13,6 +13,7 @@ mod check;
 mod cluster;
 mod commands;
 pub mod controllers;
+mod datagrams;
 mod detach;
 mod effect;
 mod exempt;

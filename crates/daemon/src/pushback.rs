@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! NetDraino between the senses, which know the peers, and the limits: a congested router tells the owners of
-//! its services what comes for them, and an overloaded server answers with limits. What decides is
+//! its services what comes for them, and an overloaded server answers with limits. Connections and datagrams have
+//! notices and limits of their own. What decides is
 //! [`tidegate_control::fleet::remote`].
 
 use crate::links::Links;
 use crate::plane::Said;
 use tidegate_config::{Config, TargetConfig, When};
-use tidegate_control::fleet::remote::{Answer, Inbound, Node, Reply, TTL};
-use tidegate_model::remote::{Hits, Notice, RemoteLimit, Restriction, Scope};
+use tidegate_control::fleet::remote::{Answer, Flow, Inbound, Node, Reply, TTL};
+use tidegate_model::remote::{Hits, Notice, RemoteLimit, Scope, Unit};
 use tidegate_model::snapshot::RemoteState;
 use tidegate_peer::OutgoingLimit;
 use tidegate_peer::node::Notices;
@@ -27,10 +28,13 @@ pub(crate) struct Pushback {
     given: Vec<Given>,
 }
 
-/// The limits that a service gives to congested routers.
+/// The limits of one unit that a service gives to congested routers.
 struct Given {
     service: String,
     index: usize,
+    unit: Unit,
+    /// What the service can take, where that stands in the configuration; `None`: its own limit says it.
+    takes: Option<Rate>,
     to: Vec<Router>,
     answer: Answer,
 }
@@ -51,28 +55,42 @@ impl Pushback {
             if to.is_empty() {
                 continue;
             }
-            let key = |router: &Router| (router.name.clone(), router.scope.clone(), router.before);
-            let same = |given: &Given| {
-                given.service == service.name && given.to.iter().map(key).eq(to.iter().map(key))
-            };
-            self.given.push(match old.iter().position(same) {
-                Some(at) => Given { index, ..old.swap_remove(at) },
-                None => {
-                    let before: Vec<Option<usize>> =
-                        to.iter().map(|router| router.before).collect();
-                    let floor = Rate::per_second(tidegate_model::RATE_FLOOR);
-                    let answer = Answer::new(&before, floor);
-                    Given { service: service.name.clone(), index, to, answer }
-                }
-            });
+            self.give((&service.name, index), (Unit::Connections, None), (to, &mut old));
+            if service.datagrams.is_some() {
+                let to = routers(config, &service.name);
+                let unit = (Unit::Datagrams, service.datagrams);
+                self.give((&service.name, index), unit, (to, &mut old));
+            }
         }
+    }
+
+    fn give(
+        &mut self,
+        (service, index): (&str, usize),
+        (unit, takes): (Unit, Option<Rate>),
+        (to, old): (Vec<Router>, &mut Vec<Given>),
+    ) {
+        let key = |router: &Router| (router.name.clone(), router.scope.clone(), router.before);
+        let same = |given: &Given| {
+            let routers = given.to.iter().map(key).eq(to.iter().map(key));
+            (given.service.as_str(), given.unit) == (service, unit) && routers
+        };
+        self.given.push(match old.iter().position(same) {
+            Some(at) => Given { index, takes, ..old.swap_remove(at) },
+            None => {
+                let before: Vec<Option<usize>> = to.iter().map(|router| router.before).collect();
+                let floor = Rate::per_second(tidegate_model::RATE_FLOOR);
+                let answer = Answer::new(&before, floor);
+                Given { service: service.to_owned(), index, unit, takes, to, answer }
+            }
+        });
     }
 
     /// As a router: what the owners of its services are told. Nothing while it is not congested.
     pub(crate) fn notices(
         &mut self,
         now: Nanos,
-        (links, inbound): (&Links, &Inbound),
+        (links, inbound): (&Links, [&Inbound; 2]),
         said: &mut Said,
     ) {
         let Some(episode) = links.episode() else {
@@ -81,19 +99,21 @@ impl Pushback {
         };
         if self.noticed.is_none_or(|at| now.since(at) >= NOTICE_EVERY) {
             self.noticed = Some(now);
-            said.notices = inbound.notices(episode);
+            said.notices = inbound.iter().flat_map(|of| of.notices(episode)).collect();
         }
     }
 
     /// As a server: what came from routers.
     pub(crate) fn hear(&mut self, now: Nanos, notices: &Notices, hits: &[(String, Hits)]) {
         for given in &mut self.given {
-            for (name, number, notice) in notices {
+            let unit = given.unit;
+            let own = notices.iter().filter(|(.., notice)| notice.unit == unit);
+            for (name, number, notice) in own {
                 if let Some(at) = given.router(name, |scope| reaches(scope, notice)) {
                     given.answer.notice(now, at, (*number, notice));
                 }
             }
-            for (name, hits) in hits {
+            for (name, hits) in hits.iter().filter(|(_, hits)| hits.unit == unit) {
                 if let Some(at) = given.router(name, |scope| *scope == hits.scope) {
                     given.answer.hear(now, at, hits);
                 }
@@ -107,13 +127,18 @@ impl Pushback {
         &mut self,
         (now, period): (Nanos, Nanos),
         own: impl Fn(usize) -> Option<Option<Rate>>,
-        sensed: &[Sensed],
+        (sensed, datagrams): (&[Sensed], &[Option<Flow>]),
         said: &mut Said,
     ) {
         for given in &mut self.given {
             let counts = sensed.get(given.index).and_then(|s| s.signals.balance.counts);
-            let arrived = counts.map(|counts| counts.value.offered);
-            let own = own(given.index);
+            let arrived = match given.unit {
+                Unit::Connections => counts.map(|counts| counts.value.offered),
+                Unit::Datagrams => {
+                    datagrams.get(given.index).copied().flatten().map(|flow| flow.offered)
+                }
+            };
+            let own = own(given.index).map(|own| given.takes.or(own));
             let replies = given.answer.tick((now, period), own.flatten(), arrived);
             if own.is_none() {
                 continue;
@@ -172,12 +197,13 @@ impl Given {
         let router = self.to.get_mut(reply.router)?;
         if router.last.is_none_or(|(at, _)| now.since(at) >= TTL) {
             let (router, rate) = (&router.name, reply.rate);
-            tracing::info!(service = self.service, router, %rate, "limits a congested router");
+            let of = if self.unit.is_usual() { "" } else { " in datagrams" };
+            tracing::info!(service = self.service, router, %rate, "limits a congested router{of}");
         }
         router.last = Some((now, reply));
         let limit = RemoteLimit {
             scope: router.scope.clone(),
-            restriction: Restriction::Rate(reply.rate),
+            restriction: self.unit.limit(reply.rate),
             validity: TTL,
             sequence: 0,
             priority: 0,
@@ -194,7 +220,8 @@ impl Given {
                 peer: router.name.clone(),
                 role: "to".into(),
                 scope: router.scope.to_string(),
-                restriction: rate.map(Restriction::Rate),
+                unit: self.unit,
+                restriction: rate.map(|rate| self.unit.limit(rate)),
                 rate,
                 left: last.map(|(at, _)| TTL.since(now.since(at))),
                 steps: 0,

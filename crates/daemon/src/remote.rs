@@ -5,6 +5,7 @@
 //! [`tidegate_control::fleet::remote`].
 
 use crate::controllers;
+use crate::datagrams::Datagrams;
 use crate::flowspec::Flowspec;
 use crate::links::Links;
 use crate::plane::{Said, Senses};
@@ -14,9 +15,9 @@ use std::collections::BTreeSet;
 use tidegate_config::{Config, ServiceConfig, When};
 use tidegate_control::congestion::Arrivals;
 use tidegate_control::fleet::remote::{Feedback, Flow, Grant, InForce, Inbound, Protected};
-use tidegate_model::limits::ServiceLimits;
+use tidegate_model::limits::{DatagramLimit, ServiceLimits};
 use tidegate_model::record::What;
-use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope};
+use tidegate_model::remote::{Arrived, Hits, RemoteLimit, Restriction, Scope, Unit};
 use tidegate_model::snapshot::{PeerState, RemoteState, RemoteSum};
 use tidegate_peer::OutgoingLimit;
 use tidegate_sense::Sensed;
@@ -32,11 +33,15 @@ const RATE_EVERY: Nanos = Nanos::from_millis(95);
 const FALLS_EVERY: Nanos = Nanos::from_millis(60);
 
 /// The remote limits of this host, in both directions.
-#[derive(Default)]
 pub(crate) struct Remote {
     inbound: Inbound,
     /// By service, in the order of the configuration.
     in_force: Vec<Option<InForce>>,
+    /// The same of limits on datagrams.
+    datagrams: Inbound,
+    datagrams_in_force: Vec<Option<InForce>>,
+    counted: Datagrams,
+    turns: Vec<What>,
     /// Services whose remote limit was the tighter one in the round before.
     binds: BTreeSet<usize>,
     given: Vec<Given>,
@@ -65,8 +70,28 @@ struct Target {
     said: Option<Nanos>,
 }
 
+impl Default for Remote {
+    fn default() -> Self {
+        Self {
+            inbound: Inbound::default(),
+            in_force: Vec::new(),
+            datagrams: Inbound::of(Unit::Datagrams),
+            datagrams_in_force: Vec::new(),
+            counted: Datagrams::default(),
+            turns: Vec::new(),
+            binds: BTreeSet::new(),
+            given: Vec::new(),
+            last: None,
+            links: Links::default(),
+            flowspec: Flowspec::default(),
+            pushback: Pushback::default(),
+            sums: RemoteSums::default(),
+        }
+    }
+}
+
 /// Whether what the service's controller decides is only shown.
-fn only_shown(service: &ServiceConfig) -> bool {
+pub(crate) fn only_shown(service: &ServiceConfig) -> bool {
     service.canary.is_only_shown(service.mode)
 }
 
@@ -92,12 +117,15 @@ impl Remote {
             listens: service.listen.clone(),
             floor: floor(service),
         });
-        self.inbound.follow(&grants, protected.collect());
+        let protected: Vec<Protected> = protected.collect();
+        self.inbound.follow(&grants, protected.clone());
+        self.datagrams.follow(&grants, protected);
         self.links.follow(config);
         self.flowspec.follow(config);
         self.pushback.follow(config);
         self.sums.follow(config);
         self.in_force = vec![None; config.services.len()];
+        self.datagrams_in_force = self.in_force.clone();
         self.binds.clear();
         let mut old = std::mem::take(&mut self.given);
         for (index, service) in config.services.iter().enumerate() {
@@ -129,21 +157,23 @@ impl Remote {
     ) -> Vec<ServiceLimits> {
         let period = self.last.replace(now).map_or(Nanos::ZERO, |last| now.since(last));
         let heard = senses.remote();
-        for (peer, session) in &heard.sessions {
-            self.inbound.session(peer, *session);
-        }
         let flows = self.flows(period, (config, released), sensed);
-        self.links.tick(now, senses.links(), arrivals(&flows));
-        self.inbound.congested(self.links.episode().is_some());
-        for arrived in heard.limits {
-            // What is not taken is counted, and shown with the peer.
-            let _ = self.inbound.arrived(arrived);
-        }
+        let came = self.counted.tick((config, released), sensed);
+        let refused_bytes = came.refused_bytes;
+        let arrivals = Arrivals { refused_bytes, ..arrivals(&flows) };
+        self.links.tick(now, senses.links(), arrivals);
+        self.take(&heard.sessions, heard.limits);
         let decided = self.inbound.tick(now, period, &flows);
-        log(config, &self.in_force, &decided);
+        log(config, (&self.in_force, &decided), Unit::Connections);
         self.in_force = decided;
+        let decided = self.datagrams.tick(now, period, &came.flows);
+        log(config, (&self.datagrams_in_force, &decided), Unit::Datagrams);
+        self.datagrams_in_force = decided;
+        self.turns.extend(self.counted.turns(now, config, &self.datagrams_in_force));
         let mut said = Said { hits: self.inbound.hits(now), ..Said::default() };
-        self.pushback.notices(now, (&self.links, &self.inbound), &mut said);
+        said.hits.extend(self.datagrams.hits(now));
+        let inbound = [&self.inbound, &self.datagrams];
+        self.pushback.notices(now, (&self.links, inbound), &mut said);
         self.pushback.hear(now, &heard.notices, &heard.hits);
         for (target, hits) in &heard.hits {
             self.hear(now, target, hits);
@@ -155,7 +185,7 @@ impl Remote {
         for given in &mut self.given {
             given.say(now, period, enforced(given.index).flatten(), &mut said.limits);
         }
-        self.pushback.say((now, period), enforced, sensed, &mut said);
+        self.pushback.say((now, period), enforced, (sensed, &came.flows), &mut said);
         self.flowspec.say((now, period), enforced, sensed);
         senses.say(said);
         for (index, service) in config.services.iter().enumerate() {
@@ -163,6 +193,24 @@ impl Remote {
             self.sums.add(&service.name, period, &states);
         }
         self.join(config, own)
+    }
+
+    /// Limits that arrived, and the sessions in which they did.
+    fn take(&mut self, sessions: &[(String, Option<(u64, u64)>)], limits: Vec<Arrived>) {
+        let congested = self.links.episode().is_some();
+        for inbound in [&mut self.inbound, &mut self.datagrams] {
+            for (peer, session) in sessions {
+                inbound.session(peer, *session);
+            }
+            inbound.congested(congested);
+        }
+        for arrived in limits {
+            // What is not taken is counted, and shown with the peer.
+            let _ = match arrived.received().limit.restriction.unit() {
+                Unit::Connections => self.inbound.arrived(arrived),
+                Unit::Datagrams => self.datagrams.arrived(arrived),
+            };
+        }
     }
 
     fn flows(
@@ -197,12 +245,18 @@ impl Remote {
         }
     }
 
-    /// The tighter of the two holds: an operator's own limit always does.
+    /// The tighter of the two holds: an operator's own limit always does. Datagrams have no other limit.
     fn join(&mut self, config: &Config, mut own: Vec<ServiceLimits>) -> Vec<ServiceLimits> {
         self.binds.clear();
+        for (limits, in_force) in own.iter_mut().zip(&self.datagrams_in_force) {
+            let limit = |of: InForce| DatagramLimit { rate: of.rate, burst: of.burst.max(1) };
+            limits.datagrams = in_force.map(limit);
+        }
         let services = own.iter_mut().zip(&self.in_force).zip(&config.services).enumerate();
         for (index, ((limits, in_force), service)) in services {
             let Some(remote) = in_force else { continue };
+            // Its sender counts what arrives, and its own stack or limit may drop SYNs in silence.
+            limits.copies = true;
             if limits.rate.is_some_and(|rate| rate <= remote.rate) {
                 continue;
             }
@@ -222,9 +276,10 @@ impl Remote {
         own
     }
 
-    /// What began and ended since the last call: congestion, and routes.
+    /// What began and ended since the last call: congestion, limits on datagrams, and routes.
     pub(crate) fn events(&mut self) -> Vec<What> {
         let mut events = self.links.turns();
+        events.append(&mut self.turns);
         events.extend(self.flowspec.events());
         events
     }
@@ -242,6 +297,7 @@ impl Remote {
     /// The remote limits of a service, in both directions.
     pub(crate) fn states(&self, now: Nanos, index: usize) -> Vec<RemoteState> {
         let mut states = self.inbound.states(now, index);
+        states.extend(self.datagrams.states(now, index));
         let given = self.given.iter().filter(|given| given.index == index);
         states.extend(given.flat_map(|given| given.states(now)));
         states.extend(self.pushback.states(now, index));
@@ -256,7 +312,8 @@ impl Remote {
     /// Adds what the second check refused to what is known of the peers.
     pub(crate) fn count_refused(&self, peers: &mut [PeerState]) {
         for peer in peers.iter_mut().filter(|peer| peer.role == "reports") {
-            for more in self.inbound.refused(&peer.name) {
+            let both = [&self.inbound, &self.datagrams];
+            for more in both.iter().flat_map(|inbound| inbound.refused(&peer.name)) {
                 match peer.refused.iter_mut().find(|count| count.reason == more.reason) {
                     Some(count) => count.count = count.count.saturating_add(more.count),
                     None => peer.refused.push(more),
@@ -271,6 +328,7 @@ fn arrivals(flows: &[Option<Flow>]) -> Arrivals {
     flows.iter().flatten().fold(Arrivals::default(), |sum, flow| Arrivals {
         passed: sum.passed.saturating_add(flow.passed),
         refused: sum.refused.saturating_add(if flow.shadow { 0 } else { flow.refused }),
+        ..sum
     })
 }
 
@@ -297,13 +355,15 @@ fn targets(config: &Config, service: &str) -> Vec<Target> {
 }
 
 /// One line for each beginning and each end.
-fn log(config: &Config, before: &[Option<InForce>], after: &[Option<InForce>]) {
+fn log(config: &Config, (before, after): (&[Option<InForce>], &[Option<InForce>]), unit: Unit) {
+    let of = if unit.is_usual() { "" } else { " on datagrams" };
     for ((service, was), is) in config.services.iter().zip(before).zip(after) {
+        let service = &service.name;
         match (was, is) {
             (None, Some(limit)) => {
-                tracing::info!(service = service.name, rate = %limit.rate, "remote limit begins");
+                tracing::info!(service, rate = %limit.rate, "remote limit{of} begins");
             }
-            (Some(_), None) => tracing::info!(service = service.name, "remote limit is over"),
+            (Some(_), None) => tracing::info!(service, "remote limit{of} is over"),
             _ => {}
         }
     }
@@ -361,6 +421,7 @@ impl Given {
             age: node.age(now),
             offered: node.offered,
             refused: node.refused,
+            unit: Unit::Connections,
         };
         nodes.map(state).collect()
     }

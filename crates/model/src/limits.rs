@@ -55,6 +55,13 @@ pub struct ServiceLimits {
     /// capacity. `None`: not known, and nothing is refused by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_request: Option<Nanos>,
+    /// A remote limit holds: copies of SYNs that passed take tokens, too, where nobody has replied to the
+    /// first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub copies: bool,
+    /// Datagrams to its addresses: a remote limit; `None` admits all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datagrams: Option<DatagramLimit>,
     /// Tokens that a class of priority i must leave in the bucket (trunk reservation); not falling.
     pub reserve: [u32; PRIORITIES],
     /// Why: what `explain` and `status` show.
@@ -63,6 +70,15 @@ pub struct ServiceLimits {
     /// it has no rules.
     #[serde(default)]
     pub buckets: Vec<BucketLimits>,
+}
+
+/// A limit on datagrams (UDP).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DatagramLimit {
+    /// Datagrams per second.
+    pub rate: Rate,
+    /// So many at once; at least 1.
+    pub burst: u32,
 }
 
 /// A limit on those that wait that has refused is tighter, until few are left.

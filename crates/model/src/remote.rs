@@ -150,6 +150,36 @@ impl fmt::Display for Scope {
 
 crate::written_as_text!(Scope, "scope");
 
+/// What a remote limit counts.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unit {
+    /// New work: connections, requests at a gateway.
+    #[default]
+    Connections,
+    /// Datagrams (UDP).
+    Datagrams,
+}
+
+impl Unit {
+    /// Whether it is the usual one.
+    #[must_use]
+    pub const fn is_usual(&self) -> bool {
+        matches!(self, Self::Connections)
+    }
+
+    /// A limit of so much per second.
+    #[must_use]
+    pub const fn limit(self, rate: Rate) -> Restriction {
+        match self {
+            Self::Connections => Restriction::Rate(rate),
+            Self::Datagrams => Restriction::Datagrams(rate),
+        }
+    }
+}
+
 /// How a remote limit restricts what passes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -160,6 +190,8 @@ pub enum Restriction {
     Loss(Share),
     /// At least this long from one admission to the next.
     Gap(Nanos),
+    /// At most so many datagrams per second.
+    Datagrams(Rate),
 }
 
 impl Restriction {
@@ -170,6 +202,16 @@ impl Restriction {
             Self::Rate(_) => "rate",
             Self::Loss(_) => "loss",
             Self::Gap(_) => "gap",
+            Self::Datagrams(_) => "datagrams",
+        }
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub const fn unit(&self) -> Unit {
+        match self {
+            Self::Rate(_) | Self::Loss(_) | Self::Gap(_) => Unit::Connections,
+            Self::Datagrams(_) => Unit::Datagrams,
         }
     }
 
@@ -177,7 +219,7 @@ impl Restriction {
     #[must_use]
     pub fn rate(&self, offered: Option<Rate>) -> Option<Rate> {
         match *self {
-            Self::Rate(rate) => Some(rate),
+            Self::Rate(rate) | Self::Datagrams(rate) => Some(rate),
             Self::Loss(share) => offered.map(|o| Rate::per_second(o.get() * (1.0 - share.get()))),
             Self::Gap(gap) => Some(Rate::per_second(1.0 / gap.as_secs_f64())),
         }
@@ -190,6 +232,7 @@ impl fmt::Display for Restriction {
             Self::Rate(rate) => write!(f, "rate {rate}"),
             Self::Loss(share) => write!(f, "loss {:.1} %", share.get() * 100.0),
             Self::Gap(gap) => write!(f, "gap {gap}"),
+            Self::Datagrams(rate) => write!(f, "datagrams {rate}"),
         }
     }
 }
@@ -216,7 +259,9 @@ impl RemoteLimit {
     /// The first that is not, by its name.
     pub fn check(&self) -> Result<(), &'static str> {
         let restriction = match self.restriction {
-            Restriction::Rate(rate) => rate.get() >= 1e-3 && rate.get() <= REMOTE_RATE_MAX,
+            Restriction::Rate(rate) | Restriction::Datagrams(rate) => {
+                rate.get() >= 1e-3 && rate.get() <= REMOTE_RATE_MAX
+            }
             // All of it would be no limit but a cut.
             Restriction::Loss(share) => share < Share::ONE,
             Restriction::Gap(gap) => gap > Nanos::ZERO && gap <= REMOTE_GAP_MAX,
@@ -285,6 +330,8 @@ pub struct Notice {
     pub listens: Vec<Listen>,
     /// How often the router has become congested.
     pub episode: u32,
+    /// What is counted.
+    pub unit: Unit,
     /// New work that comes for it, with what is refused.
     pub offered: Rate,
     /// Of this refused because of remote limits.
@@ -296,6 +343,9 @@ pub struct Notice {
 pub struct Hits {
     /// The scope of the limit.
     pub scope: Scope,
+    /// What was counted.
+    #[serde(default, skip_serializing_if = "Unit::is_usual")]
+    pub unit: Unit,
     /// The time over which was counted.
     pub span: Nanos,
     /// New work that came, with what was refused.
@@ -391,6 +441,7 @@ mod tests {
             priority: 7,
         };
         let rate = |rate| Restriction::Rate(Rate::per_second(rate));
+        let datagrams = |rate| Restriction::Datagrams(Rate::per_second(rate));
         let loss = |share| Restriction::Loss(Share::new(share));
         for (restriction, taken) in [
             (rate(0.0), false),
@@ -398,6 +449,10 @@ mod tests {
             (rate(0.001), true),
             (rate(REMOTE_RATE_MAX), true),
             (rate(1.1 * REMOTE_RATE_MAX), false),
+            (datagrams(0.0009), false),
+            (datagrams(0.001), true),
+            (datagrams(REMOTE_RATE_MAX), true),
+            (datagrams(1.1 * REMOTE_RATE_MAX), false),
             (loss(0.0), true),
             (loss(0.999), true),
             (loss(1.0), false),

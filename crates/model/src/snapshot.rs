@@ -3,7 +3,7 @@
 
 use crate::limits::{BucketLimits, ServiceLimits};
 use crate::record::Sums;
-use crate::remote::Restriction;
+use crate::remote::{Restriction, Unit};
 use crate::router::RouterState;
 use crate::shadow::ShadowSums;
 use crate::signals::{BucketSignals, Reading, Signals};
@@ -462,6 +462,9 @@ pub struct RemoteState {
     pub role: String,
     /// What it is about, as its receiver knows it.
     pub scope: String,
+    /// What it counts.
+    #[serde(default, skip_serializing_if = "Unit::is_usual")]
+    pub unit: Unit,
     /// What its sender said last; `None`: no limit.
     pub restriction: Option<Restriction>,
     /// Admissions per second that are in force where it is enforced here; sent, where it goes to a peer.
@@ -487,6 +490,9 @@ pub struct RemoteSum {
     pub peer: String,
     /// `from` or `to`, as in [`RemoteState`].
     pub role: String,
+    /// What they count.
+    #[serde(default, skip_serializing_if = "Unit::is_usual")]
+    pub unit: Unit,
     /// Admissions that the tightest limit allowed.
     pub allowed: f64,
     /// How long there was one.

@@ -51,6 +51,23 @@ pub struct ServiceTotals {
     /// Totals of the request buckets, in the order of the configuration; empty without rules.
     #[serde(default)]
     pub buckets: Vec<BucketTotals>,
+    /// Datagrams to the addresses of the service; `None`: they are not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datagrams: Option<DatagramTotals>,
+}
+
+/// Datagrams (UDP) to the addresses of one service; all of it only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatagramTotals {
+    /// That came, with those that were refused.
+    pub offered: u64,
+    /// That were dropped because of a limit.
+    pub refused: u64,
+    /// Bytes of these.
+    pub refused_bytes: u64,
+    /// That a limit refused without effect: in shadow mode, for sources that are not in a canary, and while the
+    /// lease ends.
+    pub spared: u64,
 }
 
 /// What became of the connections of one service; all of it only grows, and each connection is

@@ -226,7 +226,7 @@ mod tests {
                 holder: HOLDER.into(),
                 key: SigningKey::from_seed(&[3; 32]).unwrap().public(),
                 scopes: vec!["192.0.2.1:80".into()],
-                kinds: Kinds { rate: true, loss: false, gap: false },
+                kinds: Kinds { rate: true, ..Kinds::default() },
                 limits: 1,
                 changes: 1,
                 staged: false,

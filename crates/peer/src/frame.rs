@@ -4,7 +4,7 @@
 //! ```text
 //!  0               2         3         4
 //!  ├ length of body ┼ version ┼ kind    ┼ body (postcard) ───────
-//!    big endian       1…2       1…9       at most 4096 bytes
+//!    big endian       1…2       1…11      at most 4096 bytes
 //! ```
 //!
 //! Both sides speak the newest version of [`VERSIONS`] that they share ([`crate::tls`] negotiates
@@ -23,6 +23,7 @@ use crate::refusal::{Code, Refusal};
 use crate::report::Report;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::ops::RangeInclusive;
+use tidegate_model::remote::Unit;
 
 /// The versions that this host speaks. In version 1 a message of an unknown kind ends the session at
 /// its receiver.
@@ -39,6 +40,10 @@ const HITS: u8 = 7;
 const NOTICE: u8 = 8;
 /// Kind of a [`Frame::Pushback`].
 const PUSHBACK: u8 = 9;
+/// Kind of a [`Frame::Notice`] about datagrams.
+const NOTICE_DATAGRAMS: u8 = 10;
+/// Kind of a [`Frame::Hits`] about datagrams.
+const HITS_DATAGRAMS: u8 = 11;
 /// Longest body, in bytes.
 pub const BODY_MAX: usize = 4096;
 /// Bytes in front of the body.
@@ -61,10 +66,11 @@ pub enum Frame {
     Bye(Bye),
     /// Sender: a remote limit (from version 2 on).
     Limit(LimitMessage),
-    /// Receiver: what became of it (from version 2 on).
-    Hits(HitsMessage),
-    /// Receiver: it is congested, and this comes for a service (from version 2 on).
-    Notice(Box<NoticeMessage>),
+    /// Receiver: what became of it, in connections or in datagrams (from version 2 on).
+    Hits(Unit, HitsMessage),
+    /// Receiver: it is congested, and this comes for a service (from version 2 on). Connections and datagrams are
+    /// told apart.
+    Notice(Unit, Box<NoticeMessage>),
     /// Sender: a signed limit, in answer to a notice (from version 2 on).
     Pushback(Box<SignedLimit>),
     /// A message of a kind that this host does not know, without its body.
@@ -158,8 +164,10 @@ impl Frame {
             Self::Refused(_) => 4,
             Self::Bye(_) => 5,
             Self::Limit(_) => LIMIT,
-            Self::Hits(_) => HITS,
-            Self::Notice(_) => NOTICE,
+            Self::Hits(Unit::Connections, _) => HITS,
+            Self::Hits(Unit::Datagrams, _) => HITS_DATAGRAMS,
+            Self::Notice(Unit::Connections, _) => NOTICE,
+            Self::Notice(Unit::Datagrams, _) => NOTICE_DATAGRAMS,
             Self::Pushback(_) => PUSHBACK,
             Self::Unknown(kind) => *kind,
         }
@@ -177,14 +185,14 @@ impl Frame {
                 postcard::to_allocvec(&Refused { why: body.why.within(version), ..body.clone() })
             }
             Self::Bye(body) => postcard::to_allocvec(&Bye { why: body.why.within(version) }),
-            Self::Limit(_) | Self::Hits(_) | Self::Notice(_) | Self::Pushback(_)
+            Self::Limit(_) | Self::Hits(..) | Self::Notice(..) | Self::Pushback(_)
                 if version < WITH_LIMITS =>
             {
                 return None;
             }
             Self::Limit(body) => postcard::to_allocvec(body),
-            Self::Hits(body) => postcard::to_allocvec(body),
-            Self::Notice(body) => postcard::to_allocvec(body),
+            Self::Hits(_, body) => postcard::to_allocvec(body),
+            Self::Notice(_, body) => postcard::to_allocvec(body),
             Self::Pushback(body) => postcard::to_allocvec(body),
             Self::Unknown(_) => return None,
         }
@@ -235,13 +243,24 @@ impl Frame {
             4 => Self::Refused(exactly("refused", body)?),
             5 => Self::Bye(exactly("bye", body)?),
             LIMIT if version >= WITH_LIMITS => Self::Limit(exactly("limit", body)?),
-            HITS if version >= WITH_LIMITS => Self::Hits(exactly("hits", body)?),
-            NOTICE if version >= WITH_LIMITS => Self::Notice(Box::new(exactly("notice", body)?)),
+            HITS | HITS_DATAGRAMS if version >= WITH_LIMITS => {
+                Self::Hits(unit(kind), exactly("hits", body)?)
+            }
+            NOTICE | NOTICE_DATAGRAMS if version >= WITH_LIMITS => {
+                Self::Notice(unit(kind), Box::new(exactly("notice", body)?))
+            }
             PUSHBACK if version >= WITH_LIMITS => {
                 Self::Pushback(Box::new(exactly("pushback", body)?))
             }
             _ => Self::Unknown(kind),
         })
+    }
+}
+
+const fn unit(kind: u8) -> Unit {
+    match kind {
+        HITS_DATAGRAMS | NOTICE_DATAGRAMS => Unit::Datagrams,
+        _ => Unit::Connections,
     }
 }
 

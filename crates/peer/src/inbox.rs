@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use tidegate_model::Listen;
-use tidegate_model::remote::{Notice, Pushed, REMOTE_SCOPES_MAX, Scope};
+use tidegate_model::remote::{Notice, Pushed, REMOTE_SCOPES_MAX, Scope, Unit};
 use tidegate_units::Nanos;
 
 /// A limit answers a notice that was sent within this time.
@@ -11,10 +11,13 @@ pub(crate) const ANSWERED_WITHIN: Nanos = Nanos::from_secs(3);
 /// Most notices that are remembered: more than are sent in that time.
 const NOTICES_MAX: usize = 512;
 
+/// What a limit is about. Datagrams and connections of one scope have limits of their own.
+pub(crate) type About = (Scope, Unit);
+
 /// Those of one session.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inbox {
-    limits: BTreeMap<Scope, Pushed>,
+    limits: BTreeMap<About, Pushed>,
     notices: VecDeque<Sent>,
     last: u64,
 }
@@ -26,6 +29,7 @@ struct Sent {
     at: Nanos,
     service: String,
     listens: Vec<Listen>,
+    unit: Unit,
 }
 
 impl Inbox {
@@ -39,7 +43,8 @@ impl Inbox {
     pub(crate) fn notice(&mut self, now: Nanos, notice: &Notice) -> u64 {
         self.last = self.last.saturating_add(1);
         let (service, listens) = (notice.service.clone(), notice.listens.clone());
-        self.notices.push_back(Sent { number: self.last, at: now, service, listens });
+        let (number, unit) = (self.last, notice.unit);
+        self.notices.push_back(Sent { number, at: now, service, listens, unit });
         let old = |sent: &Sent| now.since(sent.at) > ANSWERED_WITHIN;
         while self.notices.len() > NOTICES_MAX || self.notices.front().is_some_and(old) {
             self.notices.pop_front();
@@ -47,21 +52,23 @@ impl Inbox {
         self.last
     }
 
-    /// Whether a limit of this scope with this number answers a notice that counts, about a service in the scope.
-    pub(crate) fn answers(&self, now: Nanos, notice: u64, scope: &Scope) -> bool {
+    /// Whether a limit with this number answers a notice that counts, about a service in its scope and in its unit.
+    pub(crate) fn answers(&self, now: Nanos, notice: u64, (scope, unit): &About) -> bool {
         let is = |sent: &Sent| {
             let counts = sent.number == notice && now.since(sent.at) <= ANSWERED_WITHIN;
-            counts && scope.reaches(&sent.service, &sent.listens)
+            counts && sent.unit == *unit && scope.reaches(&sent.service, &sent.listens)
         };
         self.notices.iter().any(is)
     }
 
-    pub(crate) fn has_room(&self, scope: &Scope) -> bool {
-        self.limits.len() < REMOTE_SCOPES_MAX || self.limits.contains_key(scope)
+    pub(crate) fn has_room(&self, about: &About) -> bool {
+        self.limits.len() < REMOTE_SCOPES_MAX || self.limits.contains_key(about)
     }
 
     pub(crate) fn put(&mut self, pushed: Pushed) {
-        self.limits.insert(pushed.received.limit.scope.clone(), pushed);
+        let limit = &pushed.received.limit;
+        let about = (limit.scope.clone(), limit.restriction.unit());
+        self.limits.insert(about, pushed);
     }
 
     pub(crate) fn take(&mut self) -> Vec<Pushed> {

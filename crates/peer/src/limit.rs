@@ -3,7 +3,7 @@
 
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
-use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope};
+use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope, Unit};
 use tidegate_units::{Nanos, Rate, Share};
 
 /// Kinds of restrictions; a receiver refuses one that it does not know, and the session goes on.
@@ -12,6 +12,8 @@ const RATE: u8 = 1;
 const LOSS: u8 = 2;
 /// See [`RATE`].
 const GAP: u8 = 3;
+/// See [`RATE`].
+const DATAGRAMS: u8 = 4;
 /// A share of one, in millionths.
 const SHARE_ONE: f64 = 1e6;
 
@@ -26,9 +28,9 @@ pub struct LimitMessage {
     pub sequence: u64,
     /// What it is about ([`Scope`] as text, in its one spelling).
     pub scope: String,
-    /// 1: rate, 2: loss, 3: gap.
+    /// 1: rate, 2: loss, 3: gap, 4: datagrams.
     pub kind: u8,
-    /// A rate in thousandths per second, rounded down; a share of loss in millionths; a gap in µs.
+    /// A rate in thousandths per second, rounded down, of connections or datagrams; a share of loss in millionths; a gap in µs.
     pub value: u64,
     /// How long it is valid from its arrival on, in ms; 0 ends it now.
     pub validity_ms: u32,
@@ -41,8 +43,8 @@ impl LimitMessage {
     #[must_use]
     pub fn of(limit: &RemoteLimit) -> Self {
         let (kind, value) = match limit.restriction {
-            // Rounded down: the sum over several hosts must not become more.
-            Restriction::Rate(rate) => (RATE, (rate.get() * 1e3).floor().max(1.0) as u64),
+            Restriction::Rate(rate) => (RATE, milli(rate)),
+            Restriction::Datagrams(rate) => (DATAGRAMS, milli(rate)),
             Restriction::Loss(share) => (LOSS, (share.get() * SHARE_ONE).round() as u64),
             Restriction::Gap(gap) => (GAP, gap.0 / 1_000),
         };
@@ -66,6 +68,7 @@ impl LimitMessage {
         let restriction = match self.kind {
             RATE => Restriction::Rate(Rate::per_second(value / 1e3)),
             LOSS => Restriction::Loss(Share::new(value / SHARE_ONE)),
+            DATAGRAMS => Restriction::Datagrams(Rate::per_second(value / 1e3)),
             GAP => Restriction::Gap(Nanos::from_micros(self.value.min(u64::from(u32::MAX)))),
             _ => return Err(Refusal::Unsupported),
         };
@@ -112,20 +115,26 @@ impl HitsMessage {
         }
     }
 
-    /// The hit counters that it says; `None` where its scope is none, or more was refused than came.
+    /// The hit counters that it says, of this unit; `None` where its scope is none, or more was refused than came.
     #[must_use]
-    pub fn hits(&self) -> Option<Hits> {
+    pub fn hits(&self, unit: Unit) -> Option<Hits> {
         if self.refused > self.offered {
             return None;
         }
         Some(Hits {
             scope: scope(&self.scope)?,
+            unit,
             span: Nanos::from_millis(self.span_ms.into()),
             offered: self.offered,
             refused: self.refused,
             probe: self.probe,
         })
     }
+}
+
+/// Rounded down: the sum over several hosts must not become more.
+fn milli(rate: Rate) -> u64 {
+    (rate.get() * 1e3).floor().max(1.0) as u64
 }
 
 /// A scope in its one spelling.

@@ -5,7 +5,7 @@
 use crate::report::is_name;
 use serde::{Deserialize, Serialize};
 use tidegate_model::Listen;
-use tidegate_model::remote::Notice;
+use tidegate_model::remote::{Notice, Unit};
 use tidegate_units::Rate;
 
 /// Most addresses of a service in a notice.
@@ -26,7 +26,8 @@ pub struct NoticeMessage {
     pub service: String,
     /// Its addresses there, in their one spelling.
     pub listens: Vec<String>,
-    /// New work for it in thousandths per second, with what is refused.
+    /// New work for it in thousandths per second, with what is refused: connections, or datagrams, by the kind of the
+    /// message.
     pub offered_milli: u64,
     /// Of this refused because of remote limits.
     pub refused_milli: u64,
@@ -49,9 +50,9 @@ impl NoticeMessage {
         }
     }
 
-    /// What it says; `None` where a value is out of range.
+    /// What it says, of this unit; `None` where a value is out of range.
     #[must_use]
-    pub fn notice(&self) -> Option<Notice> {
+    pub fn notice(&self, unit: Unit) -> Option<Notice> {
         let sizes = is_name(&self.service) && (1..=LISTENS_MAX).contains(&self.listens.len());
         let rates =
             self.refused_milli <= self.offered_milli && self.offered_milli <= RATE_MILLI_MAX;
@@ -67,6 +68,7 @@ impl NoticeMessage {
             service: self.service.clone(),
             listens: self.listens.iter().map(listen).collect::<Option<_>>()?,
             episode: self.episode,
+            unit,
             offered: rate(self.offered_milli),
             refused: rate(self.refused_milli),
         })

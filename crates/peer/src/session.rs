@@ -247,16 +247,16 @@ impl Session {
     /// A notice for the holder of a grant; `None` for others, and of a service that no notice can be about: a
     /// server ends the session of a router that sends what is out of range.
     pub fn notice(&self, table: &mut Table, now: Nanos, notice: &Notice) -> Option<Frame> {
-        NoticeMessage::of((self.welcome.session, u64::MAX), notice).notice()?;
+        NoticeMessage::of((self.welcome.session, u64::MAX), notice).notice(notice.unit)?;
         let number = table.notice(now, &self.identity, notice)?;
         let message = NoticeMessage::of((self.welcome.session, number), notice);
-        Some(Frame::Notice(Box::new(message)))
+        Some(Frame::Notice(notice.unit, Box::new(message)))
     }
 
     /// Hit counters for the sender of a limit.
     #[must_use]
     pub fn hits(&self, hits: &Hits) -> Frame {
-        Frame::Hits(HitsMessage::of(self.welcome.session, hits))
+        Frame::Hits(hits.unit, HitsMessage::of(self.welcome.session, hits))
     }
 
     /// Who the peer is.
@@ -327,12 +327,12 @@ impl Sender {
                 Heard::Up(Frame::Hello(Hello { session: welcome.session, services }))
             }
             (Frame::Refused(refused), Some(_)) => Heard::Refused(refused),
-            (Frame::Hits(hits), Some(welcome)) => match hits.hits() {
+            (Frame::Hits(unit, hits), Some(welcome)) => match hits.hits(unit) {
                 _ if hits.session != welcome.session => Heard::Wrong(Refusal::OtherSession),
                 Some(hits) => Heard::Hits(hits),
                 None => Heard::Wrong(Refusal::OutOfRange),
             },
-            (Frame::Notice(notice), Some(welcome)) => match notice.notice() {
+            (Frame::Notice(unit, notice), Some(welcome)) => match notice.notice(unit) {
                 _ if notice.session != welcome.session => Heard::Wrong(Refusal::OtherSession),
                 Some(said) => Heard::Notice(notice.number, said),
                 None => Heard::Wrong(Refusal::OutOfRange),

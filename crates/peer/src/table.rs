@@ -10,7 +10,9 @@ use crate::refusal::Refusal;
 use crate::report::Report;
 use std::collections::BTreeMap;
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::{Arrived, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
+use tidegate_model::remote::{
+    Arrived, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope, Unit,
+};
 use tidegate_model::signals::{Backend, Reading};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
 use tidegate_units::Nanos;
@@ -323,6 +325,10 @@ impl Table {
             return Err(Refusal::Stale);
         }
         let limit = message.limit()?;
+        // Only in answer to a notice.
+        if limit.restriction.unit() != Unit::Connections {
+            return Err(Refusal::Unsupported);
+        }
         if !peer.scopes.iter().any(|own| own.covers(&limit.scope)) {
             return Err(Refusal::NotGranted);
         }
@@ -337,10 +343,12 @@ impl Table {
         Ok(())
     }
 
-    /// The number of a notice that is sent to this peer now; `None`: it holds no grant that is valid today.
+    /// The number of a notice that is sent to this peer now; `None`: it holds no grant that is valid today
+    /// and allows a limit in answer.
     pub fn notice(&mut self, now: Nanos, identity: &SpiffeId, notice: &Notice) -> Option<u64> {
         let holder = identity.to_string();
-        self.receiver.as_ref().filter(|receiver| receiver.grants_to(&holder, self.today_s))?;
+        let (unit, today_s) = (notice.unit, self.today_s);
+        self.receiver.as_ref().filter(|of| of.grants_to(&holder, unit, today_s))?;
         Some(self.peers.get_mut(identity)?.pushed.notice(now, notice))
     }
 
@@ -365,11 +373,12 @@ impl Table {
         if !peer.when_congested.iter().any(|own| own.covers(&limit.scope)) {
             return Err(refused(Refusal::NotGranted));
         }
-        let answers = peer.pushed.answers(now, signed.notice, &limit.scope);
+        let about = (limit.scope.clone(), limit.restriction.unit());
+        let answers = peer.pushed.answers(now, signed.notice, &about);
         if message.sequence <= peer.sequence || !answers {
             return Err(refused(Refusal::Stale));
         }
-        if !peer.pushed.has_room(&limit.scope) {
+        if !peer.pushed.has_room(&about) {
             return Err(refused(Refusal::Quota));
         }
         let (holder, today_s) = (identity.to_string(), self.today_s);

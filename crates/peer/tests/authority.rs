@@ -7,13 +7,15 @@
 mod forge;
 
 use forge::{Forger, NOTICE, NOW, OPERATOR, ROUTER, TODAY, WHOLE_MILLI, World, body, key, message};
-use tidegate_model::remote::Restriction;
+use tidegate_model::remote::{Restriction, Unit};
 use tidegate_peer::authority::{
     Bounds, Denied, GrantBody, Kinds, Receiver, Revocations, SignedGrant, SignedLimit,
     SignedRevocations, SigningKey, VerifyingKey,
 };
 use tidegate_peer::limit::LimitMessage;
 use tidegate_units::Nanos;
+
+const UNIT: Unit = Unit::Connections;
 
 fn accept(world: &mut World, bytes: &[u8]) -> Result<f64, Denied> {
     let taken = world.receiver.accept((NOW, TODAY), bytes)?;
@@ -253,9 +255,13 @@ fn the_grant_that_began_last_holds_in_any_order() {
         ] {
             assert_eq!(granted(&receiver, seconds), expected, "at {seconds}");
             let today = TODAY.saturating_add_signed(seconds);
-            assert_eq!(receiver.grants_to(&body().holder, today), expected.is_ok(), "{seconds}");
+            assert_eq!(
+                receiver.grants_to(&body().holder, UNIT, today),
+                expected.is_ok(),
+                "{seconds}"
+            );
         }
-        assert!(!receiver.grants_to("spiffe://example.org/s1", TODAY));
+        assert!(!receiver.grants_to("spiffe://example.org/s1", UNIT, TODAY));
     }
     // All dates are the same: still no order of the files.
     let (one, other) = (dated(1, -10, 20), dated(2, -10, 20));
@@ -298,7 +304,7 @@ fn a_receiver_goes_on_where_the_one_before_was() {
     assert_eq!((world.receiver.in_force(NOW), accept(&mut world, &next)), (1, Ok(400.0)));
     assert_eq!(world.receiver.grant(NOW, &grant(8)), Err(Denied::Revoked));
     assert_eq!(world.receiver.revoke(&list(5, &[1])), Err(Denied::Stale));
-    assert!(world.receiver.grants_to(&body().holder, TODAY));
+    assert!(world.receiver.grants_to(&body().holder, UNIT, TODAY));
     assert!(!world.receiver.is_of((9, &body().holder), TODAY), "revoked, and in the files");
     assert!(!world.receiver.is_of((2, &body().holder), TODAY), "in the files no more");
     // A narrower grant holds on where somebody puts the wide one back.
@@ -370,7 +376,8 @@ fn keys_are_those_of_openssl() {
     assert_eq!(VerifyingKey::from_text(text), Some(VerifyingKey::from_pem(public).unwrap()));
     assert!(SigningKey::from_pem(public).is_err() && VerifyingKey::from_pem(private).is_err());
     assert!(VerifyingKey::from_text(&text.to_uppercase()).is_none());
-    assert!(Kinds::default() == Kinds { rate: false, loss: false, gap: false });
+    let none = Kinds { rate: false, loss: false, gap: false, datagrams: false };
+    assert!(Kinds::default() == none);
 }
 
 /// The short form of `cargo run --release -p tidegate-peer --example forge_limits`.

@@ -74,7 +74,7 @@ impl World {
             holder: id("b1").to_string(),
             key: self.holder,
             scopes: vec![SCOPE.into()],
-            kinds: Kinds { rate: true, loss: false, gap: false },
+            kinds: Kinds { rate: true, ..Kinds::default() },
             limits: 4,
             changes: 60_000,
             staged: false,

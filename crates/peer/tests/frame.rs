@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 use proptest::prelude::*;
-use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope};
+use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope, Unit};
 use tidegate_peer::authority::SignedLimit;
 use tidegate_peer::frame::{
     BODY_MAX, Bye, Frame, FrameError, HEAD, Hello, Refused, VERSION, VERSIONS, Welcome,
@@ -75,11 +75,15 @@ fn limit() -> impl Strategy<Value = Frame> {
     )
 }
 
+fn unit() -> impl Strategy<Value = Unit> {
+    prop_oneof![Just(Unit::Connections), Just(Unit::Datagrams)]
+}
+
 fn hits() -> impl Strategy<Value = Frame> {
     let counts = (any::<u32>(), any::<u64>(), any::<u64>(), any::<bool>());
-    (any::<u64>(), "[ -~]{0,63}", counts).prop_map(
-        |(session, scope, (span_ms, offered, refused, probe))| {
-            Frame::Hits(HitsMessage { session, scope, span_ms, offered, refused, probe })
+    (unit(), any::<u64>(), "[ -~]{0,63}", counts).prop_map(
+        |(unit, session, scope, (span_ms, offered, refused, probe))| {
+            Frame::Hits(unit, HitsMessage { session, scope, span_ms, offered, refused, probe })
         },
     )
 }
@@ -87,11 +91,12 @@ fn hits() -> impl Strategy<Value = Frame> {
 fn notice() -> impl Strategy<Value = Frame> {
     let listens = proptest::collection::vec("[ -~]{0,45}", 0..64);
     let counts = (any::<u32>(), any::<u64>(), any::<u64>());
-    ((any::<u64>(), any::<u64>()), "[ -~]{0,63}", listens, counts).prop_map(
-        |((session, number), service, listens, (episode, offered_milli, refused_milli))| {
+    ((unit(), any::<u64>(), any::<u64>()), "[ -~]{0,63}", listens, counts).prop_map(
+        |((unit, session, number), service, listens, (episode, offered_milli, refused_milli))| {
             let of =
                 NoticeMessage { session, number, episode, service, ..NoticeMessage::default() };
-            Frame::Notice(Box::new(NoticeMessage { listens, offered_milli, refused_milli, ..of }))
+            let of = NoticeMessage { listens, offered_milli, refused_milli, ..of };
+            Frame::Notice(unit, Box::new(of))
         },
     )
 }
@@ -205,6 +210,10 @@ fn limits_and_hit_counters_keep_their_meaning() {
             Restriction::Gap(Nanos::from_micros(12_345)),
             Restriction::Gap(Nanos::from_micros(12_345)),
         ),
+        (
+            Restriction::Datagrams(Rate::per_second(33.3339)),
+            Restriction::Datagrams(Rate::per_second(33.333)),
+        ),
     ] {
         assert_eq!(LimitMessage::of(&limit(restriction)).limit(), Ok(limit(read)));
     }
@@ -214,17 +223,20 @@ fn limits_and_hit_counters_keep_their_meaning() {
         change(&mut message);
         message.limit().unwrap_err()
     };
-    assert_eq!(with(|message| message.kind = 4), Refusal::Unsupported);
+    assert_eq!(with(|message| message.kind = 5), Refusal::Unsupported);
     assert_eq!(with(|message| message.value = 1_000_001), Refusal::OutOfRange);
     assert_eq!(with(|message| message.validity_ms = 10_001), Refusal::OutOfRange);
     assert_eq!(with(|message| message.priority = 8), Refusal::OutOfRange);
     // The same prefix, written otherwise.
     assert_eq!(with(|message| message.scope = "192.0.2.0/24:080".into()), Refusal::OutOfRange);
     assert_eq!(with(|message| message.scope = "192.0.2.7/24:80".into()), Refusal::OutOfRange);
-    let hits = Hits { scope, span: Nanos::from_millis(200), offered: 20, refused: 20, probe: true };
-    let message = HitsMessage::of(5, &hits);
-    assert_eq!(message.hits(), Some(hits));
-    assert_eq!(HitsMessage { refused: 21, ..message }.hits(), None);
+    for unit in [Unit::Connections, Unit::Datagrams] {
+        let (scope, span) = (scope.clone(), Nanos::from_millis(200));
+        let hits = Hits { scope, unit, span, offered: 20, refused: 20, probe: true };
+        let message = HitsMessage::of(5, &hits);
+        assert_eq!(message.hits(unit), Some(hits));
+        assert_eq!(HitsMessage { refused: 21, ..message }.hits(unit), None);
+    }
 }
 
 /// What is sent to a peer of version 1 is what that version sent itself, byte by byte.
@@ -253,13 +265,15 @@ fn frames_of_version_1_stay_what_they_were() {
         let error = FrameError::Version { found: 1, spoken: 2 };
         assert_eq!(Frame::decode(2, bytes), Err(error), "{frame:?}");
     }
-    for kind in [6, 7, 8, 9] {
+    for kind in 6..=11 {
         let bytes = [0, 1, 1, kind, 0];
         assert_eq!(Frame::decode(1, &bytes), Ok(Some((Frame::Unknown(kind), 5))));
     }
     assert_eq!(Frame::Limit(LimitMessage::default()).encode(1), None);
-    assert_eq!(Frame::Hits(HitsMessage::default()).encode(1), None);
-    assert_eq!(Frame::Notice(Box::default()).encode(1), None);
+    for unit in [Unit::Connections, Unit::Datagrams] {
+        assert_eq!(Frame::Hits(unit, HitsMessage::default()).encode(1), None);
+        assert_eq!(Frame::Notice(unit, Box::default()).encode(1), None);
+    }
     assert_eq!(Code(16).refusal(), Refusal::UnknownKind);
     assert_eq!(Code(u32::MAX).refusal(), Refusal::Other);
 }

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_model::remote::{Hits, RemoteLimit, Restriction};
+use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Unit};
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_peer::frame::{Frame, Refused, VERSION, Welcome};
@@ -245,6 +245,7 @@ fn limits_go_up_and_hit_counters_come_back() {
     assert!(refused_there.limits >= 2 && state(&front, "b1").limits > 0);
     let hits = Hits {
         scope: received.limit.scope,
+        unit: Unit::Connections,
         span: Nanos::from_millis(200),
         offered: 7,
         refused: 2,

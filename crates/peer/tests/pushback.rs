@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::{Arrived, Notice, Pushed, RemoteLimit, Restriction};
+use tidegate_model::remote::{Arrived, Notice, Pushed, RemoteLimit, Restriction, Unit};
 use tidegate_peer::authority::{
     Bounds, GrantBody, Kinds, Receiver, Revocations, SignedGrant, SignedLimit, SignedRevocations,
     SigningKey,
@@ -30,12 +30,17 @@ fn key(number: u8) -> SigningKey {
 
 /// A grant for the peer b1; its number is that of its key.
 fn grant(serial: u8, scope: &str) -> SignedGrant {
+    granted(serial, scope, Kinds { rate: true, ..Kinds::default() })
+}
+
+/// The same of other kinds.
+fn granted(serial: u8, scope: &str, kinds: Kinds) -> SignedGrant {
     let body = GrantBody {
         serial: serial.into(),
         holder: id("b1").to_string(),
         key: key(serial).public(),
         scopes: vec![scope.into()],
-        kinds: Kinds { rate: true, loss: false, gap: false },
+        kinds,
         limits: 4,
         changes: 20,
         staged: true,
@@ -85,11 +90,16 @@ impl World {
     }
 
     fn notice_of(&mut self, now: Nanos, service: &str, listen: &str) -> u64 {
+        self.notice_in(now, (service, listen), Unit::Connections)
+    }
+
+    fn notice_in(&mut self, now: Nanos, (service, listen): (&str, &str), unit: Unit) -> u64 {
         let rate = Rate::per_second;
         let said = Notice {
             service: service.into(),
             listens: vec![listen.parse().unwrap()],
             episode: 4,
+            unit,
             offered: rate(150.25),
             refused: rate(30.0),
         };
@@ -104,7 +114,12 @@ impl World {
     }
 
     fn signed(&mut self, notice: u64, rate: f64) -> SignedLimit {
-        let limit = limit(SCOPE, rate);
+        self.signed_in(notice, rate, Unit::Connections)
+    }
+
+    fn signed_in(&mut self, notice: u64, rate: f64, unit: Unit) -> SignedLimit {
+        let restriction = unit.limit(Rate::per_second(rate));
+        let limit = RemoteLimit { restriction, ..limit(SCOPE, rate) };
         let to = (2, &ROUTER.parse().unwrap());
         let answers = (Rate::per_second(100.0), notice);
         match self.sender.pushback(to, &limit, answers, &key(2)) {
@@ -318,6 +333,89 @@ fn a_limit_answers_a_notice_about_a_service_in_its_scope() {
     assert!(world.push(NOW, signed).is_ok());
 }
 
+impl World {
+    /// The grant allows limits on datagrams, too.
+    fn with_datagrams() -> Self {
+        let mut world = Self::new();
+        let mut receiver = Receiver::new(ROUTER, key(1).public(), Bounds::default());
+        let kinds = Kinds { rate: true, datagrams: true, ..Kinds::default() };
+        receiver.grant(NOW, &granted(2, "192.0.2.0/28:80", kinds)).unwrap();
+        world.table.trust(None);
+        world.table.trust(Some(receiver));
+        world
+    }
+}
+
+/// Datagrams and connections of one scope have notices and limits of their own, and none stands for the other.
+#[test]
+fn a_limit_on_datagrams_answers_a_notice_about_datagrams() {
+    let mut world = World::with_datagrams();
+    let (connections, about) = (world.notice(NOW), ("shop-1", SCOPE));
+    let datagrams = world.notice_in(NOW, about, Unit::Datagrams);
+    assert_eq!((connections, datagrams), (1, 2), "one count");
+    for (notice, unit) in [(connections, Unit::Datagrams), (datagrams, Unit::Connections)] {
+        let signed = world.signed_in(notice, 60.0, unit);
+        assert!(world.push(NOW, signed).unwrap_err().contains("stale"), "{unit:?}");
+    }
+    // Both at once: neither takes the place of the other.
+    let first = world.signed_in(datagrams, 40.0, Unit::Datagrams);
+    let frame = Frame::Pushback(Box::new(first));
+    assert_eq!(world.session.receive(&mut world.table, NOW, frame), Step::Go);
+    let second = world.signed(connections, 60.0);
+    let frame = Frame::Pushback(Box::new(second));
+    assert_eq!(world.session.receive(&mut world.table, NOW, frame), Step::Go);
+    let taken = world.table.take_limits();
+    let limits: Vec<Restriction> =
+        taken.iter().map(|arrived| arrived.received().limit.restriction).collect();
+    let rate = Rate::per_second;
+    assert_eq!(limits, [Restriction::Datagrams(rate(40.0)), Restriction::Rate(rate(60.0))]);
+    // Staged each from its own begin.
+    let later = NOW + Nanos::from_secs(2);
+    let datagrams = world.notice_in(later, about, Unit::Datagrams);
+    let again = world.signed_in(datagrams, 30.0, Unit::Datagrams);
+    assert_eq!(world.push(later, again).unwrap().enforced_from, NOW + Nanos::from_secs(5));
+}
+
+/// A grant from before there were limits on datagrams, or without that kind, allows none; and its holder is not told
+/// of datagrams.
+#[test]
+fn datagrams_need_a_grant_of_their_kind() {
+    let mut world = World::new();
+    let listens = vec![SCOPE.parse().unwrap()];
+    let said =
+        Notice { service: "shop-1".into(), listens, unit: Unit::Datagrams, ..Notice::default() };
+    assert_eq!(world.session.notice(&mut world.table, NOW, &said), None);
+    // Nor the other way round.
+    let mut only = World::new();
+    let mut receiver = Receiver::new(ROUTER, key(1).public(), Bounds::default());
+    let kinds = Kinds { datagrams: true, ..Kinds::default() };
+    receiver.grant(NOW, &granted(2, "192.0.2.0/28:80", kinds)).unwrap();
+    only.table.trust(None);
+    only.table.trust(Some(receiver));
+    let connections = Notice { unit: Unit::Connections, ..said.clone() };
+    assert_eq!(only.session.notice(&mut only.table, NOW, &connections), None);
+    assert!(only.session.notice(&mut only.table, NOW, &said).is_some());
+    // The kind is under the signature.
+    let mut world = World::with_datagrams();
+    let notice = world.notice_in(NOW, ("shop-1", SCOPE), Unit::Datagrams);
+    world.notice(NOW);
+    let mut forged = world.signed(notice, 60.0);
+    forged.limit.kind = 4;
+    assert!(world.push(NOW, forged).unwrap_err().contains("signature"));
+}
+
+/// Without a signature no limit on datagrams counts, whoever owns the address.
+#[test]
+fn a_plain_limit_on_datagrams_is_not_supported() {
+    let mut world = World::with_datagrams();
+    let restriction = Restriction::Datagrams(Rate::per_second(5.0));
+    let plain = RemoteLimit { restriction, ..limit("192.0.2.128:80", 5.0) };
+    let frame = world.sender.limit(&plain).unwrap();
+    world.session.receive(&mut world.table, NOW, frame);
+    assert!(world.table.take_limits().is_empty());
+    assert_eq!(world.refused("unsupported"), 1);
+}
+
 /// What a relay or a router that was taken over could try: to change what the holder has signed.
 #[test]
 fn what_is_signed_cannot_be_widened() {
@@ -430,9 +528,9 @@ fn a_notice_out_of_range_ends_the_session_at_the_server() {
         let listens = vec![SCOPE.parse().unwrap()];
         let said = Notice { service: "shop".into(), listens, ..Notice::default() };
         let mut message = NoticeMessage::of((77, 1), &said);
-        assert!(message.notice().is_some());
+        assert!(message.notice(Unit::Connections).is_some());
         change(&mut message);
-        let heard = world.sender.receive(Frame::Notice(Box::new(message)));
+        let heard = world.sender.receive(Frame::Notice(Unit::Connections, Box::new(message)));
         assert_eq!(heard, Heard::Wrong(Refusal::OutOfRange), "{what}");
     }
     // Version 1 knows neither.

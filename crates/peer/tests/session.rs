@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::{Hits, ReceivedLimit, RemoteLimit, Restriction};
+use tidegate_model::remote::{Hits, ReceivedLimit, RemoteLimit, Restriction, Unit};
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_peer::frame::{Frame, Hello, VERSION};
 use tidegate_peer::limit::{HitsMessage, LimitMessage};
@@ -357,16 +357,20 @@ fn hit_counters_come_back_in_their_session() {
     let mut table = Table::new(&grants());
     let mut pair = Pair::new(&mut table, "b1", 6, ms(0));
     let scope = "shop".parse().unwrap();
-    let hits = Hits { scope, span: ms(200), offered: 9, refused: 4, probe: true };
+    let unit = Unit::Connections;
+    let hits = Hits { scope, unit, span: ms(200), offered: 9, refused: 4, probe: true };
+    let datagrams = Hits { unit: Unit::Datagrams, ..hits.clone() };
+    let frame = pair.session.hits(&datagrams);
+    assert_eq!(pair.sender.receive(frame), Heard::Hits(datagrams));
     let frame = pair.session.hits(&hits);
     assert_eq!(pair.sender.receive(frame.clone()), Heard::Hits(hits));
-    let Frame::Hits(message) = frame else { panic!() };
+    let Frame::Hits(Unit::Connections, message) = frame else { panic!() };
     for wrong in [
         HitsMessage { session: 7, ..message.clone() },
         HitsMessage { refused: 10, ..message.clone() },
         HitsMessage { scope: "a b".into(), ..message },
     ] {
-        assert!(matches!(pair.sender.receive(Frame::Hits(wrong)), Heard::Wrong(_)));
+        assert!(matches!(pair.sender.receive(Frame::Hits(unit, wrong)), Heard::Wrong(_)));
     }
     // They are nothing that a sender says.
     let step = pair.session.receive(&mut table, ms(0), frame_of_hits());
@@ -374,7 +378,7 @@ fn hit_counters_come_back_in_their_session() {
 }
 
 fn frame_of_hits() -> Frame {
-    Frame::Hits(HitsMessage { session: 6, ..HitsMessage::default() })
+    Frame::Hits(Unit::Datagrams, HitsMessage { session: 6, ..HitsMessage::default() })
 }
 
 /// What a peer may do, the well-behaved and the others.

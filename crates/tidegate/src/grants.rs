@@ -35,6 +35,9 @@ fn number(name: &'static str, usual: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).default_value(usual).help(help).value_parser(value_parser!(u64))
 }
 
+/// What there is to grant.
+const KIND: &str = "kind of limit: rate, loss or gap of connections; datagrams: a rate of UDP";
+
 fn issue() -> Command {
     let many =
         |name, help| Arg::new(name).long(name).action(ArgAction::Append).required(true).help(help);
@@ -52,7 +55,7 @@ fn issue() -> Command {
         )
         .arg(file("holder-key", "the server's public key, PEM (openssl pkey -pubout)"))
         .arg(many("scope", "prefix with port that it owns, 192.0.2.0/24:80 or [2001:db8::/48]:*"))
-        .arg(many("kind", "kind of limit: rate, loss, gap").value_parser(["rate", "loss", "gap"]))
+        .arg(many("kind", KIND).value_parser(["rate", "loss", "gap", "datagrams"]))
         .arg(number(
             "serial",
             "0",
@@ -184,7 +187,12 @@ fn issued(matches: &ArgMatches) -> Result<SignedGrant> {
         holder: words(matches, "holder").concat(),
         key,
         scopes: words(matches, "scope"),
-        kinds: Kinds { rate: has("rate"), loss: has("loss"), gap: has("gap") },
+        kinds: Kinds {
+            rate: has("rate"),
+            loss: has("loss"),
+            gap: has("gap"),
+            datagrams: has("datagrams"),
+        },
         limits: u16::try_from(value(matches, "limits")).context("--limits: 1 to 256")?,
         changes: u16::try_from(value(matches, "changes")).context("--changes: 1 to 65535")?,
         staged: !matches.get_flag("waive-staging"),
@@ -290,7 +298,8 @@ fn show_json(text: &str, out: &mut dyn Write) -> Result<()> {
 }
 
 fn names(kinds: &Kinds) -> Vec<&'static str> {
-    let names = [("rate", kinds.rate), ("loss", kinds.loss), ("gap", kinds.gap)];
+    let Kinds { rate, loss, gap, datagrams } = *kinds;
+    let names = [("rate", rate), ("loss", loss), ("gap", gap), ("datagrams", datagrams)];
     names.iter().filter(|kind| kind.1).map(|kind| kind.0).collect()
 }
 

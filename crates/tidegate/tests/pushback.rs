@@ -14,10 +14,9 @@
 
 mod common;
 
-use common::authority::Authority;
+use common::congested::{TAKES, World, load};
 use common::star::{Daemon, Load, Star, refused};
 use common::wait_for;
-use rcgen::{KeyPair, PKCS_ED25519};
 use socket2::{Domain, Socket, Type};
 use std::collections::VecDeque;
 use std::fs;
@@ -37,84 +36,14 @@ use tidegate_model::snapshot::{ImportedState, PeerState, RemoteState, ServiceSta
 use tidegate_sense::in_namespace;
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
-/// Connections per second that the server takes, and that come. The link drops a third of them.
-const TAKES: u64 = 20;
+/// Connections per second that come. The link drops a third of them.
 const OFFERED: u64 = 120;
 /// Seconds for which arrivals are counted.
 const MEASURED: u64 = 6;
-/// Most that a sender that was held up makes good at once.
-const AT_ONCE: u64 = 40;
 /// Connections that the client keeps open at once.
 const KEPT: usize = 200;
-/// Datagrams of 1,000 bytes per second: 1.6 times what the link carries.
-const DATAGRAMS: u64 = 400;
+const NET: u8 = 79;
 const SERVER: &str = "10.79.1.2:8000";
-
-/// The namespaces, certificates, keys; all gone when it is dropped.
-struct World {
-    star: Star,
-    _listener: TcpListener,
-}
-
-impl World {
-    fn new() -> Self {
-        let star = Star::new("tgn", 79, "r", &["c", "s"]);
-        let shaped = "qdisc add dev v1 root tbf rate 2mbit burst 5kb limit 50kb";
-        star.inside("r", &["sh", "-c", &format!("tc {shaped}")]);
-        let bind = || TcpListener::bind(SERVER);
-        let listener = in_namespace(Some(&star.namespace("s")), bind).unwrap();
-        let authority = Authority::new(&star.path("."));
-        ["r", "s"].iter().for_each(|host| authority.sign(&star.path("."), host, host));
-        for holder in ["operator", "holder"] {
-            let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
-            fs::write(star.path(&format!("{holder}.key")), key.serialize_pem()).unwrap();
-            fs::write(star.path(&format!("{holder}.pub")), key.public_key_pem()).unwrap();
-        }
-        let mut grants = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        grants.args(["grants", "issue", "--kind", "rate", "--waive-staging"]);
-        grants.args(["--holder", "spiffe://example.org/s", "--scope", SERVER]);
-        grants.arg("--operator-key").arg(star.path("operator.key"));
-        let grant = grants.arg("--holder-key").arg(star.path("holder.pub")).output().unwrap();
-        assert!(grant.status.success(), "{grant:?}");
-        fs::write(star.path("grant"), grant.stdout).unwrap();
-        Self { star, _listener: listener }
-    }
-
-    fn start(&self, host: &str, interfaces: &str, service: &str, cluster: &str) -> Daemon {
-        let above = format!(
-            "interfaces: [{{name: v0, attach: tcx}}{interfaces}]\nservices:\n  shop: {service}\n"
-        );
-        self.star.start(host, &above, cluster, ".")
-    }
-
-    fn router(&self) -> Daemon {
-        let [operator, grant] = ["operator.pub", "grant"].map(|file| self.star.path(file));
-        let cluster = format!(
-            "  listen: 0.0.0.0:7416\n  grants: {{operator: {}, files: [{}]}}\n  peers:\n    \
-             s: {{identity: spiffe://example.org/s, services: [shop], limits_when_congested: [\"{SERVER}\"]}}\n",
-            operator.display(),
-            grant.display()
-        );
-        let service =
-            format!("{{mode: enforce, listen: [\"{SERVER}\"], control: {{min_rate: 5}}}}");
-        self.start("r", ", {name: v1, side: servers}", &service, &cluster)
-    }
-
-    fn server(&self) -> Daemon {
-        let [key, grant] = ["holder.key", "grant"].map(|file| self.star.path(file));
-        let cluster = format!(
-            "  signing: {{key: {}, grant: {}}}\n  report_to:\n    r: {{address: \"10.79.1.1:7416\", \
-             identity: spiffe://example.org/r, services: [shop], \
-             limits: [{{service: shop, scope: \"{SERVER}\", when: congested}}]}}\n",
-            key.display(),
-            grant.display()
-        );
-        let service = format!(
-            "{{mode: enforce, listen: [\"*:8000\"], control: {{name: fixed, rate: {TAKES}}}}}"
-        );
-        self.start("s", "", &service, &cluster)
-    }
-}
 
 fn service(daemon: &Daemon) -> ServiceState {
     daemon.snapshot().unwrap().services.remove(0)
@@ -146,24 +75,6 @@ fn arrivals(server: &Daemon, seconds: u64) -> Vec<f64> {
     all.windows(2).map(rate).collect()
 }
 
-/// What the client does so often a second, late or not.
-fn load(star: &Star, per_second: u64, mut each: impl FnMut() + Send + 'static) -> Load {
-    Load::start(star, "c", move |goes_on| {
-        let (begin, mut sent) = (MonotonicClock.now(), 0);
-        while goes_on() {
-            let spent = MonotonicClock.now().since(begin).as_secs_f64();
-            let due = (spent * per_second as f64) as u64;
-            sent = sent.max(due.saturating_sub(AT_ONCE));
-            for _ in sent..due {
-                each();
-            }
-            sent = sent.max(due);
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
-    })
-}
-
 /// Connections, of which it waits for none.
 fn connections(star: &Star, server: &str) -> Load {
     let (mut open, server) = (VecDeque::new(), server.parse::<SocketAddr>().unwrap().into());
@@ -179,18 +90,9 @@ fn connections(star: &Star, server: &str) -> Load {
     })
 }
 
-/// Datagrams of somebody else, for another port.
-fn datagrams(world: &World) -> Load {
-    let mut socket = None;
-    load(&world.star, DATAGRAMS, move || {
-        let socket = socket.get_or_insert_with(|| UdpSocket::bind("10.79.0.2:0").unwrap());
-        let _ = socket.send_to(&[0; 1000], "10.79.1.2:9");
-    })
-}
-
 #[test]
 fn an_overloaded_server_limits_a_router_only_while_that_is_congested() {
-    let world = World::new();
+    let world = World::new("tgn", NET, None);
     let (router, server) = (world.router(), world.server());
     wait_for("the session is up", || peer(&server).up.then_some(()));
     let _connections = connections(&world.star, SERVER);
@@ -200,7 +102,7 @@ fn an_overloaded_server_limits_a_router_only_while_that_is_congested() {
     assert_eq!((peer(&server).limits, peer(&router).limits), (0, 0), "nothing has travelled");
     assert!(remote(&router).is_none() && refused(&service(&router)) == 0);
 
-    let datagrams = datagrams(&world);
+    let datagrams = world.datagrams(9);
     let congested = wait_for("the link is congested", || {
         let link = router.snapshot().unwrap().links.remove(0);
         link.congested.then_some(link)

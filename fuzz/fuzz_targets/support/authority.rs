@@ -24,7 +24,7 @@ fn receiver() -> (Receiver, Vec<u8>) {
         holder: "spiffe://example.org/s0".into(),
         key: holder.public(),
         scopes: vec!["192.0.2.0/24:*".into()],
-        kinds: Kinds { rate: true, loss: true, gap: true },
+        kinds: Kinds { rate: true, loss: true, gap: true, datagrams: true },
         limits: 4,
         changes: 20,
         staged: false,

@@ -3,7 +3,7 @@
 //! crates/peer/tests/fuzz_smoke.rs.
 
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::{Arrived, RemoteLimit, Restriction, Scope};
+use tidegate_model::remote::{Arrived, RemoteLimit, Restriction, Scope, Unit};
 use tidegate_peer::frame::{BODY_MAX, Frame, HEAD, VERSION};
 use tidegate_peer::limit::HitsMessage;
 use tidegate_peer::session::{Heard, Sender, Session, Step};
@@ -130,11 +130,10 @@ impl World {
                 }
             }
             8 => {
-                let _ = self.sender.receive(Frame::Hits(HitsMessage {
-                    session: self.number,
-                    refused: u64::from(value),
-                    ..HitsMessage::default()
-                }));
+                let unit = if value % 2 == 0 { Unit::Connections } else { Unit::Datagrams };
+                let refused = u64::from(value);
+                let hits = HitsMessage { session: self.number, refused, ..HitsMessage::default() };
+                let _ = self.sender.receive(Frame::Hits(unit, hits));
             }
             _ => {
                 let services: &[&str] = if value % 2 == 0 { &["shop", "api"] } else { &["shop"] };

@@ -212,6 +212,7 @@ impl Gate {
             waiting: self.totals.waiting,
             silent: self.totals.silent,
             over: false,
+            copy: false,
         };
         let how = Circumstances {
             lease: self.lease,

@@ -63,12 +63,18 @@ const LAW: [Row; 20] = [
         system: &["bpf/"],
     },
     Row {
+        folder: "bpf/datagram",
+        ours: &["bpf/datagram/", "bpf/packet/", ABI, "policy/"],
+        system: &["bpf/"],
+    },
+    Row {
         folder: "bpf/syn",
         ours: &[
             "bpf/syn/",
             "bpf/reply/",
             "bpf/track/",
             "bpf/import/",
+            "bpf/datagram/",
             "bpf/packet/",
             ABI,
             "policy/",
@@ -98,6 +104,7 @@ const LAW: [Row; 20] = [
         ours: &[
             "bpf/router/",
             "bpf/import/",
+            "bpf/datagram/",
             "bpf/request/",
             "bpf/syn/",
             "bpf/reply/",

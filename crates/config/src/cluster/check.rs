@@ -19,6 +19,7 @@ pub(crate) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
     }
     for service in &config.services {
         check.backends(service);
+        check.datagrams(service);
     }
     check.errors
 }
@@ -298,6 +299,19 @@ impl Check<'_> {
             let why =
                 "the service runs on its back-ends, which report its resources; leave the key out";
             self.fault(&format!("services.{}.process", step(&service.name)), why);
+        }
+    }
+
+    /// What a service can take is told to congested routers, and to nobody else.
+    fn datagrams(&mut self, service: &ServiceConfig) {
+        let targets = self.config.cluster.iter().flat_map(|cluster| &cluster.report_to);
+        let told = |target: &TargetConfig| {
+            let mut limits = target.limits.iter().filter(|limit| limit.when == When::Congested);
+            limits.any(|limit| limit.service == service.name)
+        };
+        if service.datagrams.is_some() && !targets.into_iter().any(told) {
+            let why = "no router is told: no limit of cluster.report_to with when: congested is of this service";
+            self.fault(&format!("services.{}.datagrams", step(&service.name)), why);
         }
     }
 

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use tidegate_api::protocol::Reply;
 use tidegate_daemon::plane::Heard;
 use tidegate_model::record::What;
-use tidegate_model::remote::{Arrived, Notice, Pushed, ReceivedLimit, RemoteLimit, Restriction};
+use tidegate_model::remote::{
+    Arrived, Notice, Pushed, ReceivedLimit, RemoteLimit, Restriction, Unit,
+};
 use tidegate_model::signals::LinkUse;
 use tidegate_model::snapshot::Snapshot;
+use tidegate_model::totals::{DatagramTotals, ServiceTotals};
 use tidegate_units::{Clock, Nanos, Rate};
 
 const ROUTER: &str = "
@@ -170,6 +173,11 @@ fn a_limit_counts_at_a_congested_router_and_not_at_another() {
     let snapshot = sends(&mut world, 25);
     let rate = snapshot.services[0].remote.first().and_then(|limit| limit.rate);
     assert_eq!(rate, Some(Rate::per_second(400.0)));
+    let memory = world.memory.lock().unwrap();
+    let copies: Vec<bool> =
+        memory.written.last().unwrap().services.iter().map(|limits| limits.copies).collect();
+    assert_eq!(copies, [true, false], "copies of SYNs count where a remote limit holds");
+    drop(memory);
     assert!(snapshot.services[1].remote.is_empty());
 }
 
@@ -215,6 +223,147 @@ fn an_overloaded_server_answers_each_notice_by_shares() {
     hear(&world, &[("r1", 5, 750.0)]);
     world.tick(Some(100));
     assert_eq!(answers(&world), [], "in shadow mode nobody else is limited");
+}
+
+/// So many datagrams come for each service in the next tick, of which so many are refused.
+fn datagrams(world: &World, offered: u64, refused: u64) {
+    let mut memory = world.memory.lock().unwrap();
+    let before = memory.totals.take().and_then(|totals| totals.datagrams).unwrap_or_default();
+    let datagrams = DatagramTotals {
+        offered: before.offered + offered,
+        refused: before.refused + refused,
+        refused_bytes: before.refused_bytes + 1000 * refused,
+        ..before
+    };
+    let datagrams = Some(datagrams);
+    memory.totals = Some(ServiceTotals { datagrams, ..ServiceTotals::default() });
+}
+
+/// Datagrams and connections have notices and limits of their own; a limit that works does not end the congestion.
+#[test]
+fn a_congested_router_tells_of_datagrams_and_limits_them() {
+    let mut world = World::new(ROUTER);
+    for _ in 0..40 {
+        datagrams(&world, 50, 0);
+        sends(&mut world, 25);
+    }
+    let told = notices(&world);
+    let of = |unit| told.iter().filter(move |(_, notice)| notice.unit == unit);
+    assert_eq!(of(Unit::Datagrams).count(), of(Unit::Connections).count());
+    let (peer, notice) = of(Unit::Datagrams).last().unwrap();
+    assert_eq!((peer.as_str(), notice.service.as_str()), ("b1", "shop"), "and not of the other");
+    assert!((notice.offered.get() - 500.0).abs() < 10.0, "{notice:?}");
+    let push = |world: &mut World, sequence| {
+        let limit = RemoteLimit {
+            scope: "192.0.2.11:80".parse().unwrap(),
+            restriction: Restriction::Datagrams(Rate::per_second(300.0)),
+            validity: Nanos::from_secs(10),
+            sequence,
+            priority: 0,
+        };
+        let at = world.clock.now();
+        let received = ReceivedLimit { peer: "b1".into(), session: 7, epoch: 1, at, limit };
+        let pushed = Pushed { received, whole: Rate::per_second(300.0), enforced_from: at };
+        world.memory.lock().unwrap().heard = Heard {
+            sessions: vec![("b1".into(), Some((7, 1)))],
+            limits: vec![Arrived::Pushed(pushed)],
+            ..Heard::default()
+        };
+    };
+    let written = |world: &World| {
+        let memory = world.memory.lock().unwrap();
+        let limits = &memory.written.last().unwrap().services;
+        let datagrams: Vec<_> = limits.iter().map(|of| of.datagrams.map(|of| of.rate)).collect();
+        (datagrams, limits[0].copies)
+    };
+    push(&mut world, 1);
+    datagrams(&world, 50, 0);
+    let snapshot = sends(&mut world, 25);
+    let limit = &snapshot.services[0].remote[0];
+    let rate = Some(Rate::per_second(300.0));
+    assert_eq!((limit.unit, limit.rate, limit.peer.as_str()), (Unit::Datagrams, rate, "b1"));
+    assert_eq!(written(&world), (vec![rate, None], false), "and no limit on connections");
+    // What is refused would have filled the link.
+    for n in 0..60 {
+        if n % 10 == 0 {
+            push(&mut world, 2 + n);
+        }
+        datagrams(&world, 50, 20);
+        sends(&mut world, 10);
+    }
+    assert!(world.snapshot().links[0].congested);
+    let refused: u64 = world.snapshot().services[0].remote[0].refused;
+    assert_eq!(refused, 60 * 20);
+    // Nothing more comes: the congestion ends, and the limit with it.
+    for _ in 0..40 {
+        datagrams(&world, 10, 0);
+        sends(&mut world, 10);
+    }
+    assert!(!world.snapshot().links[0].congested);
+    assert_eq!(written(&world).0, [None, None]);
+    let Reply::History { events, .. } = world.owner.history() else { panic!() };
+    let told = events.iter().filter_map(|event| match &event.what {
+        What::DatagramsLimited { rate, .. } => Some((*rate, 0)),
+        What::DatagramsUnlimited { refused, .. } => Some((0.0, *refused)),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(300.0, 0), (0.0, 60 * 20)], "one begin, one end");
+}
+
+/// What the server takes stands in its configuration.
+#[test]
+fn a_server_answers_notices_of_datagrams_by_what_it_takes() {
+    let config = SERVER.replace("listen: ['*:80']", "listen: ['*:80'], datagrams: 100/s");
+    let mut world = World::new(&config);
+    let answers = |world: &World| -> Vec<(String, Restriction, Option<(Rate, u64)>)> {
+        let said = world.memory.lock().unwrap().said.pop().unwrap_or_default();
+        let limit =
+            |out: tidegate_peer::OutgoingLimit| (out.target, out.limit.restriction, out.answers);
+        said.limits.into_iter().map(limit).collect()
+    };
+    let hear = |world: &World, offered: f64, number| {
+        let notice = Notice {
+            service: "shop-1".into(),
+            listens: vec!["192.0.2.11:80".parse().unwrap()],
+            unit: Unit::Datagrams,
+            offered: Rate::per_second(offered),
+            ..Notice::default()
+        };
+        let notices = vec![("r1".into(), number, notice)];
+        world.memory.lock().unwrap().heard = Heard { notices, ..Heard::default() };
+    };
+    for _ in 0..30 {
+        datagrams(&world, 40, 0);
+        world.tick(None);
+    }
+    hear(&world, 300.0, 4);
+    datagrams(&world, 40, 0);
+    let snapshot = world.tick(None);
+    // 400/s come, 300/s of them by r1: 1.2 · 100 · 300 / 400.
+    let whole = Rate::per_second(100.0);
+    let told = answers(&world);
+    let [(router, Restriction::Datagrams(rate), Some(answered))] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((router.as_str(), *answered), ("r1", (whole, 4)));
+    assert!((rate.get() - 90.0).abs() < 1.0, "{rate}");
+    let units: Vec<Unit> = snapshot.services[0].remote.iter().map(|limit| limit.unit).collect();
+    let (connections, datagram) = (Unit::Connections, Unit::Datagrams);
+    assert_eq!(units, [connections, connections, datagram, datagram]);
+    // All fit: nobody is told anything.
+    for _ in 0..80 {
+        datagrams(&world, 9, 0);
+        world.tick(None);
+    }
+    hear(&world, 90.0, 5);
+    datagrams(&world, 9, 0);
+    world.tick(None);
+    assert!(answers(&world).is_empty());
+    world.owner.set_mode("shop", tidegate_model::Mode::Shadow).unwrap();
+    hear(&world, 300.0, 6);
+    datagrams(&world, 400, 0);
+    world.tick(None);
+    assert!(answers(&world).is_empty(), "in shadow mode nobody else is limited");
 }
 
 const ROUTED: &str = "

@@ -4,7 +4,7 @@
 use super::world::*;
 use std::sync::Arc;
 use tidegate_daemon::plane::Heard;
-use tidegate_model::remote::{Arrived, Hits, ReceivedLimit, RemoteLimit, Restriction};
+use tidegate_model::remote::{Arrived, Hits, ReceivedLimit, RemoteLimit, Restriction, Unit};
 use tidegate_model::snapshot::{RemoteState, Snapshot};
 use tidegate_units::{Nanos, Rate};
 
@@ -155,6 +155,7 @@ fn a_server_divides_its_limit_among_its_control_nodes() {
     let span = Nanos::from_millis(200);
     let hits = |scope: &str, offered| Hits {
         scope: scope.parse().unwrap(),
+        unit: Unit::Connections,
         span,
         offered,
         refused: 9,

@@ -5,7 +5,7 @@
 use super::key::{SigningKey, VerifyingKey, hex, unhex};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::Scope;
+use tidegate_model::remote::{Scope, Unit};
 
 /// Scopes of a grant, and grants of a list of revocations, at most.
 const SCOPES_MAX: usize = 64;
@@ -15,8 +15,10 @@ const TEXT_MAX: usize = 1 << 17;
 const GRANT: &str = "grant";
 const REVOKED: &str = "revoked";
 
-/// Kinds of limits that a grant allows.
+/// Kinds of limits that a grant allows. As bytes: one each for rate and loss, and one in which gap is the first bit
+/// and datagrams the second. So a grant from before there were limits on datagrams allows none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "[u8; 3]", into = "[u8; 3]")]
 pub struct Kinds {
     /// At most so many a second.
     pub rate: bool,
@@ -24,6 +26,27 @@ pub struct Kinds {
     pub loss: bool,
     /// A distance from one to the next.
     pub gap: bool,
+    /// At most so many datagrams a second.
+    pub datagrams: bool,
+}
+
+impl From<Kinds> for [u8; 3] {
+    fn from(kinds: Kinds) -> Self {
+        let last = u8::from(kinds.gap) | u8::from(kinds.datagrams) << 1;
+        [kinds.rate.into(), kinds.loss.into(), last]
+    }
+}
+
+impl TryFrom<[u8; 3]> for Kinds {
+    type Error = &'static str;
+
+    fn try_from([rate, loss, last]: [u8; 3]) -> Result<Self, Self::Error> {
+        if rate > 1 || loss > 1 || last > 3 {
+            return Err("kinds of limits that this version does not know");
+        }
+        let (gap, datagrams) = (last & 1 == 1, last & 2 == 2);
+        Ok(Self { rate: rate == 1, loss: loss == 1, gap, datagrams })
+    }
 }
 
 impl Kinds {
@@ -34,7 +57,17 @@ impl Kinds {
             1 => self.rate,
             2 => self.loss,
             3 => self.gap,
+            4 => self.datagrams,
             _ => false,
+        }
+    }
+
+    /// Whether there is a kind that counts this.
+    #[must_use]
+    pub const fn counts(self, unit: Unit) -> bool {
+        match unit {
+            Unit::Connections => self.rate || self.loss || self.gap,
+            Unit::Datagrams => self.datagrams,
         }
     }
 }

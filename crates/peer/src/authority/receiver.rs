@@ -12,7 +12,7 @@ use super::grant::{GrantBody, SignedGrant, SignedRevocations};
 use super::key::VerifyingKey;
 use super::limit::SignedLimit;
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_model::remote::{RemoteLimit, Scope};
+use tidegate_model::remote::{RemoteLimit, Scope, Unit};
 use tidegate_units::{Nanos, Rate};
 
 /// A limit of a staged grant only counts for so long.
@@ -118,7 +118,7 @@ struct Holder {
     grants: BTreeMap<Order, Granted>,
     session: Option<(u64, u64)>,
     sequence: u64,
-    held: BTreeMap<Scope, Held>,
+    held: BTreeMap<(Scope, Unit), Held>,
     /// Changes that may be made at once, and as of when.
     changes: (f64, Nanos),
 }
@@ -234,11 +234,11 @@ impl Receiver {
         }
     }
 
-    /// Whether a holder has a grant that is valid today.
+    /// Whether a holder has a grant that is valid today, and allows limits of this unit.
     #[must_use]
-    pub fn grants_to(&self, holder: &str, today_s: u64) -> bool {
-        let is = |known: &Holder| known.valid(today_s).is_ok_and(|own| own.body.holder == holder);
-        self.holders.values().any(is)
+    pub fn grants_to(&self, holder: &str, unit: Unit, today_s: u64) -> bool {
+        let own = |own: &Granted| own.body.holder == holder && own.body.kinds.counts(unit);
+        self.holders.values().any(|known| known.valid(today_s).is_ok_and(own))
     }
 
     /// Whether the grant of this number is this holder's today, valid or not.
@@ -281,7 +281,7 @@ impl Receiver {
         let grant = holder.valid(today_s)?;
         let limit = holder.check(now, grant, &signed)?;
         let held = |holder: &Holder| holder.held.values().filter(|held| now < held.until).count();
-        if !holder.holds(&limit.scope, now) && limit.validity > Nanos::ZERO {
+        if !holder.holds(&about(&limit), now) && limit.validity > Nanos::ZERO {
             let all: usize = self.holders.values().map(held).sum();
             if all >= self.bounds.limits || held(holder) >= usize::from(grant.body.limits) {
                 return Err(Denied::Quota);
@@ -307,14 +307,15 @@ impl Receiver {
             let (most, staged) = grant.map_or((0, true), |own| (own.changes, own.staged));
             holder.changes = (holder.changes_left(now, most) - 1.0, now);
             holder.held.retain(|_, held| now < held.until);
-            let since = holder.held.get(&limit.scope).map_or(now, |held| held.since);
+            let about = about(&limit);
+            let since = holder.held.get(&about).map_or(now, |held| held.since);
             if staged {
                 counts_until = since + STAGED;
             }
             if limit.validity > Nanos::ZERO {
-                holder.held.insert(limit.scope.clone(), Held { since, until });
+                holder.held.insert(about, Held { since, until });
             } else {
-                holder.held.remove(&limit.scope);
+                holder.held.remove(&about);
             }
         }
         let whole = Rate::per_second(signed.whole_milli as f64 / 1e3);
@@ -333,6 +334,11 @@ impl Receiver {
     pub const fn denied(&self) -> &BTreeMap<Denied, u64> {
         &self.denied
     }
+}
+
+/// Datagrams and connections of one scope have limits of their own.
+fn about(limit: &RemoteLimit) -> (Scope, Unit) {
+    (limit.scope.clone(), limit.restriction.unit())
 }
 
 impl Holder {
@@ -366,8 +372,8 @@ impl Holder {
         (self.changes.0 + gained).min(most)
     }
 
-    fn holds(&self, scope: &Scope, now: Nanos) -> bool {
-        self.held.get(scope).is_some_and(|held| now < held.until)
+    fn holds(&self, about: &(Scope, Unit), now: Nanos) -> bool {
+        self.held.get(about).is_some_and(|held| now < held.until)
     }
 
     /// All but dates, quota and signature.

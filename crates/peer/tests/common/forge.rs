@@ -28,7 +28,7 @@ pub(crate) fn body() -> GrantBody {
         holder: "spiffe://example.org/s0".into(),
         key: key(2).public(),
         scopes: vec!["192.0.2.0/24:80".into(), "[2001:db8::/48]:*".into()],
-        kinds: Kinds { rate: true, loss: false, gap: false },
+        kinds: Kinds { rate: true, ..Kinds::default() },
         limits: 4,
         changes: 20,
         staged: true,

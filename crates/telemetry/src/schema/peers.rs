@@ -3,7 +3,9 @@
 
 use super::{Metric, counter, gauge};
 use std::collections::BTreeMap;
+use tidegate_model::remote::Unit;
 use tidegate_model::snapshot::{PeerState, RemoteState, RemoteSum, Snapshot};
+use tidegate_model::totals::DatagramTotals;
 
 const PEER: &[&str] = &["peer", "role"];
 
@@ -118,15 +120,70 @@ pub(crate) const METRICS: &[Metric] = &[
         REMOTE,
         |s, out| remote(s, |labels, of| out(labels, most(of, |limit| limit.refused).into())),
     ),
+    gauge(
+        "datagram_limit_rate",
+        "per_second",
+        "Remote limit on datagrams (UDP) in force; else as tidegate_remote_limit_rate_per_second.",
+        REMOTE,
+        |s, out| {
+            remote_in(s, Unit::Datagrams, |labels, of| {
+                let rates = of.iter().filter_map(|limit| Some(limit.rate?.get()));
+                if let Some(least) = rates.reduce(f64::min) {
+                    out(labels, least.into());
+                }
+            })
+        },
+    ),
+    counter(
+        "datagram_limit_allowed",
+        "datagrams",
+        "Datagrams that a remote limit allowed: the limit, summed over time. Of several scopes the tightest.",
+        REMOTE,
+        |s, out| sums_in(s, Unit::Datagrams, |labels, sum| out(labels, sum.allowed.into())),
+    ),
+    counter(
+        "datagram_limit_in_force",
+        "seconds",
+        "How long there was a remote limit on datagrams.",
+        REMOTE,
+        |s, out| {
+            sums_in(s, Unit::Datagrams, |labels, sum| {
+                out(labels, sum.in_force.as_secs_f64().into());
+            })
+        },
+    ),
+    counter(
+        "service_offered",
+        "datagrams",
+        "Datagrams that came for a service, with those that were refused; absent where they are not counted.",
+        &["service"],
+        |s, out| datagrams(s, |name, of| out(&[name], of.offered.into())),
+    ),
+    counter(
+        "service_refused",
+        "datagrams",
+        "Of these refused because of a remote limit; with shadow=\"true\" they passed: shadow mode, a source outside a canary, or a lease that ends.",
+        &["service", "shadow"],
+        |s, out| {
+            datagrams(s, |name, of| {
+                out(&[name, "false"], of.refused.into());
+                out(&[name, "true"], of.spared.into());
+            })
+        },
+    ),
 ];
 
 const REMOTE: &[&str] = &["service", "peer", "role"];
 
+fn remote(snapshot: &Snapshot, visit: impl FnMut(&[&str], &[&RemoteState])) {
+    remote_in(snapshot, Unit::Connections, visit);
+}
+
 /// The limits of each service, peer and role. Scopes are no label: a peer may name many.
-fn remote(snapshot: &Snapshot, mut visit: impl FnMut(&[&str], &[&RemoteState])) {
+fn remote_in(snapshot: &Snapshot, unit: Unit, mut visit: impl FnMut(&[&str], &[&RemoteState])) {
     for service in &snapshot.services {
         let mut by_peer: BTreeMap<(&str, &str), Vec<&RemoteState>> = BTreeMap::new();
-        for limit in &service.remote {
+        for limit in service.remote.iter().filter(|limit| limit.unit == unit) {
             by_peer.entry((&limit.peer, &limit.role)).or_default().push(limit);
         }
         for ((peer, role), limits) in &by_peer {
@@ -135,10 +192,22 @@ fn remote(snapshot: &Snapshot, mut visit: impl FnMut(&[&str], &[&RemoteState])) 
     }
 }
 
-fn sums(snapshot: &Snapshot, mut visit: impl FnMut(&[&str], &RemoteSum)) {
+fn sums(snapshot: &Snapshot, visit: impl FnMut(&[&str], &RemoteSum)) {
+    sums_in(snapshot, Unit::Connections, visit);
+}
+
+fn sums_in(snapshot: &Snapshot, unit: Unit, mut visit: impl FnMut(&[&str], &RemoteSum)) {
     for service in &snapshot.services {
-        for sum in &service.remote_sums {
+        for sum in service.remote_sums.iter().filter(|sum| sum.unit == unit) {
             visit(&[&service.name, &sum.peer, &sum.role], sum);
+        }
+    }
+}
+
+fn datagrams(snapshot: &Snapshot, mut visit: impl FnMut(&str, &DatagramTotals)) {
+    for service in &snapshot.services {
+        if let Some(of) = service.totals.as_ref().and_then(|totals| totals.datagrams.as_ref()) {
+            visit(&service.name, of);
         }
     }
 }

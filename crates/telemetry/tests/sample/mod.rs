@@ -4,7 +4,7 @@
 use tidegate_model::Mode;
 use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::record::{Levels, Shed, Sums};
-use tidegate_model::remote::Restriction;
+use tidegate_model::remote::{Restriction, Unit};
 use tidegate_model::router::{
     CrowdState, DestinationCounts, DestinationFigures, DestinationState, RouterState,
 };
@@ -20,7 +20,9 @@ use tidegate_model::snapshot::{
     RuleCounts, RuleServed, RuleSignals, RuleState, ServiceState, SessionState, Snapshot,
     TlsCounts, UnevaluatedCount, VerdictCount,
 };
-use tidegate_model::totals::{BucketTotals, ConnectionTotals, Histogram, ServiceTotals};
+use tidegate_model::totals::{
+    BucketTotals, ConnectionTotals, DatagramTotals, Histogram, ServiceTotals,
+};
 use tidegate_units::{Nanos, Rate, Share};
 
 pub(crate) fn signals() -> Signals {
@@ -215,12 +217,22 @@ pub(crate) fn shop() -> ServiceState {
         unreplied: Some(Bypassed { connections: 7, ..Bypassed::default() }),
         barred: String::new(),
         remote: remote_limits(),
-        remote_sums: vec![RemoteSum {
-            peer: "b1".into(),
-            role: "from".into(),
-            allowed: 455.0,
-            in_force: Nanos::from_secs(10),
-        }],
+        remote_sums: vec![
+            RemoteSum {
+                peer: "b1".into(),
+                role: "from".into(),
+                allowed: 455.0,
+                in_force: Nanos::from_secs(10),
+                unit: Unit::Connections,
+            },
+            RemoteSum {
+                peer: "b1".into(),
+                role: "from".into(),
+                allowed: 700.0,
+                in_force: Nanos::from_secs(5),
+                unit: Unit::Datagrams,
+            },
+        ],
         level: None,
         totals: Some(totals()),
         sees_answers: true,
@@ -246,6 +258,21 @@ pub(crate) fn remote_limits() -> Vec<RemoteState> {
             age: Some(Nanos::from_millis(80)),
             offered: 9000,
             refused: 4000,
+            steps: 0,
+            unit: Unit::Connections,
+        },
+        RemoteState {
+            peer: "b1".into(),
+            role: "from".into(),
+            scope: "192.0.2.11:80".into(),
+            unit: Unit::Datagrams,
+            restriction: Some(Restriction::Datagrams(Rate::per_second(120.0))),
+            rate: Some(Rate::per_second(140.0)),
+            left: Some(Nanos::from_secs(9)),
+            sequence: 412,
+            age: Some(Nanos::from_secs(1)),
+            offered: 90_000,
+            refused: 60_000,
             steps: 0,
         },
         RemoteState {
@@ -300,6 +327,12 @@ pub(crate) fn totals() -> ServiceTotals {
             ended_exchanges: 1700,
         },
         buckets: vec![cgi, BucketTotals::default()],
+        datagrams: Some(DatagramTotals {
+            offered: 90_000,
+            refused: 60_000,
+            refused_bytes: 60_000_000,
+            spared: 40,
+        }),
         ..ServiceTotals::default()
     }
 }

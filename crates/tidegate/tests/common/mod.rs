@@ -5,6 +5,7 @@
 
 pub(crate) mod authority;
 pub(crate) mod cgroup;
+pub(crate) mod congested;
 pub(crate) mod flash;
 pub(crate) mod gate;
 pub(crate) mod http;

@@ -261,6 +261,7 @@ mod tests {
         let mut answer = Answer::new(&[None], Rate::per_second(1.0));
         let hits = |refused| Hits {
             scope: "192.0.2.1:80".parse().unwrap(),
+            unit: tidegate_model::remote::Unit::Connections,
             span: Nanos::from_millis(200),
             offered: 60,
             refused,

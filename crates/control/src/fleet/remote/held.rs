@@ -57,7 +57,7 @@ impl Held {
 
     /// What it asks for is another rate by now.
     pub(super) fn follow(&mut self, rate: Rate) {
-        self.limit.restriction = Restriction::Rate(rate);
+        self.limit.restriction = self.limit.restriction.unit().limit(rate);
     }
 
     /// What its sender said last.
@@ -99,7 +99,7 @@ impl Held {
     pub const fn burst(&self, of_rate: u32) -> u32 {
         match self.limit.restriction {
             Restriction::Gap(_) => 1,
-            Restriction::Rate(_) | Restriction::Loss(_) => of_rate,
+            Restriction::Rate(_) | Restriction::Loss(_) | Restriction::Datagrams(_) => of_rate,
         }
     }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All remote limits of a control node, and what they make of its services.
+//! All remote limits of a control node that count the same, connections or datagrams, and what they make of its
+//! services.
 //!
 //! - A scope with several services: its rate is divided among them by what each is offered.
 //! - Several scopes of one peer for a service: the tightest holds.
@@ -15,7 +16,7 @@ use super::pushed::Relaxing;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::Listen;
 use tidegate_model::remote::{
-    Arrived, Hits, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope,
+    Arrived, Hits, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope, Unit,
 };
 use tidegate_model::snapshot::{ReasonCount, RemoteState};
 use tidegate_units::{Nanos, Rate, Share};
@@ -60,9 +61,10 @@ pub struct InForce {
     pub loss: Option<Share>,
 }
 
-/// The remote limits of one host.
+/// The remote limits of one host that count the same.
 #[derive(Debug, Default)]
 pub struct Inbound {
+    unit: Unit,
     authority: Authority,
     services: Vec<Service>,
     entries: BTreeMap<(String, Scope), Entry>,
@@ -102,6 +104,12 @@ struct Entry {
 }
 
 impl Inbound {
+    /// Limits that count this.
+    #[must_use]
+    pub fn of(unit: Unit) -> Self {
+        Self { unit, ..Self::default() }
+    }
+
     /// Follows another configuration. Limits stay whose sender still owns their scope.
     pub fn follow(&mut self, grants: &[Grant], services: Vec<Protected>) {
         self.authority.follow(grants);
@@ -188,9 +196,14 @@ impl Inbound {
                 service: service.of.name.clone(),
                 listens: service.of.listens.clone(),
                 episode,
+                unit: self.unit,
                 offered: service.offered.one_of(n)?,
                 refused: service.refused.one_of(n)?,
             };
+            // No news of datagrams: most services have none.
+            if !self.unit.is_usual() && notice.offered.get() <= 0.0 {
+                return None;
+            }
             let to = |owner: &String| (owner.clone(), notice.clone());
             Some(service.when_congested.iter().map(to).collect::<Vec<_>>())
         };
@@ -202,6 +215,10 @@ impl Inbound {
         received: ReceivedLimit,
         pushed: Option<Relaxing>,
     ) -> Result<(), NotTaken> {
+        // The other kind has limits of its own.
+        if received.limit.restriction.unit() != self.unit {
+            return Err(NotTaken::Unsupported);
+        }
         let way = way(pushed.as_ref());
         let services = reached(&self.services, &received.limit.scope);
         let owned = self.authority.owns(&received.peer, &received.limit.scope, way);
@@ -310,7 +327,8 @@ impl Inbound {
             entry.refused -= refused * n;
             entry.since = now;
             let probe = entry.held.as_ref().is_some_and(|held| held.steps(now) > 0);
-            due.push((peer.clone(), Hits { scope: scope.clone(), span, offered, refused, probe }));
+            let (scope, unit) = (scope.clone(), self.unit);
+            due.push((peer.clone(), Hits { scope, unit, span, offered, refused, probe }));
         }
         due
     }
@@ -319,7 +337,11 @@ impl Inbound {
     #[must_use]
     pub fn states(&self, now: Nanos, service: usize) -> Vec<RemoteState> {
         let of_service = self.entries.iter().filter(|(_, entry)| entry.services.contains(&service));
-        of_service.map(|((peer, scope), entry)| entry.state(now, peer, scope)).collect()
+        let state = |((peer, scope), entry): (&(String, Scope), &Entry)| RemoteState {
+            unit: self.unit,
+            ..entry.state(now, peer, scope)
+        };
+        of_service.map(state).collect()
     }
 
     /// Messages of a peer that were refused, by reason.
@@ -447,6 +469,7 @@ impl Entry {
             age: Some(now.since(self.heard)),
             offered: self.offered_total,
             refused: self.refused_total,
+            unit: Unit::default(),
         }
     }
 }

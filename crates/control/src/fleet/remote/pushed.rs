@@ -24,7 +24,8 @@ impl Relaxing {
     /// A limit that arrived.
     pub(super) fn new(pushed: &Pushed) -> Result<Self, NotTaken> {
         let received = &pushed.received;
-        let Restriction::Rate(rate) = received.limit.restriction else {
+        let (Restriction::Rate(rate) | Restriction::Datagrams(rate)) = received.limit.restriction
+        else {
             return Err(NotTaken::Unsupported);
         };
         let mut pushback = Pushback::new(&PUSHBACK);

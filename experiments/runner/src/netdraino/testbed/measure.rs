@@ -3,7 +3,7 @@
 
 use super::load::{AGENTS, MEASURED, Span, name};
 use super::setting::{K, Setting};
-use super::stand::{Look, Mark};
+use super::stand::{Look, Mark, RouterLook};
 use tidegate_lab::{LoadReport, RoadHost, StreamReport};
 
 /// Name, unit, value.
@@ -41,7 +41,7 @@ impl Seen<'_> {
             ("s0_dropped", "1/s", self.rate(|look| look.refused)),
             ("routers_dropped", "1/s", self.rate(refused_by_routers)),
             ("limited_routers", "routers", self.limited_routers() as f64),
-            ("limited", "share", self.share(|look| limit(look).is_some())),
+            ("limited", "share", self.share(|look| look.routers.iter().any(is_limited))),
             ("congested", "share", self.share(|look| look.routers.iter().any(|r| r.congested))),
         ];
         all.extend(self.link());
@@ -153,8 +153,7 @@ impl Seen<'_> {
     /// Routers that had a limit at any time.
     fn limited_routers(&self) -> usize {
         let routers = self.looks.first().map_or(0, |look| look.routers.len());
-        let had =
-            |router: &usize| self.looks.iter().any(|look| look.routers[*router].limit.is_some());
+        let had = |router: &usize| self.looks.iter().any(|look| is_limited(&look.routers[*router]));
         (0..routers).filter(had).count() + self.fixed_rules
     }
 
@@ -188,7 +187,7 @@ impl Seen<'_> {
         ]
     }
 
-    fn datagrams(&self) -> [Metric; 3] {
+    fn datagrams(&self) -> [Metric; 4] {
         let (begin, end) = self.marks;
         let seconds = (end.at_s - begin.at_s).max(1e-9);
         let of =
@@ -199,6 +198,7 @@ impl Seen<'_> {
             ("datagrams_arrived", "1/s", arrived),
             ("datagrams", "1/s", passed),
             ("datagrams_over_k_rate", "ratio", arrived / (K * self.setting.s0_datagrams)),
+            ("routers_dropped_datagrams", "1/s", self.rate(datagrams_refused_by_routers)),
         ]
     }
 }
@@ -207,14 +207,21 @@ fn refused_by_routers(look: &Look) -> f64 {
     look.routers.iter().map(|router| router.refused).sum()
 }
 
-/// The tightest limit that a router has.
+fn datagrams_refused_by_routers(look: &Look) -> f64 {
+    look.routers.iter().map(|router| router.refused_datagrams).sum()
+}
+
+fn is_limited(router: &RouterLook) -> bool {
+    router.limit.is_some() || router.datagram_limit.is_some()
+}
+
+/// The tightest limit on SYNs that a router has.
 fn limit(look: &Look) -> Option<f64> {
     look.routers.iter().filter_map(|router| router.limit).reduce(f64::min)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::stand::RouterLook;
     use super::*;
     use tidegate_lab::{DatagramCounts, LoadReport, Percentiles, ShapedCounts};
     use tidegate_units::Nanos;
@@ -239,7 +246,12 @@ mod tests {
         let mut all = Vec::new();
         for second in 0..=arrived.len() {
             let limit = (second >= limited_from).then_some(100.0);
-            let router = RouterLook { limit, refused: 2.0 * second as f64, congested: second >= 1 };
+            let router = RouterLook {
+                limit,
+                refused: 2.0 * second as f64,
+                congested: second >= 1,
+                ..RouterLook::default()
+            };
             let at_s = (STARTED + second as u64) as f64;
             let routers = vec![RouterLook::default(), router];
             all.push(Look { at_s, arrived: sum, refused: 0.0, routers });

@@ -43,8 +43,11 @@ pub(super) struct Stand {
 pub(super) struct RouterLook {
     /// S0's limit, if one is in force.
     pub(super) limit: Option<f64>,
-    /// SYNs refused so far.
+    /// The same on datagrams.
+    pub(super) datagram_limit: Option<f64>,
+    /// SYNs refused so far, and datagrams.
     pub(super) refused: f64,
+    pub(super) refused_datagrams: f64,
     /// Whether its way to the servers is congested.
     pub(super) congested: bool,
 }
@@ -91,13 +94,14 @@ impl Stand {
             let sections = pushback.iter().flat_map(|pushback| &pushback.routers);
             let cluster =
                 sections.into_iter().find(|(of, _)| *of == host).map(|(_, section)| section);
-            let services = services("enforce", rate);
+            let services = services("enforce", rate, None);
             let started = road.start_product(program, host, (&services, cluster));
             routers.push((host, started.with_context(|| format!("tidegate on {}", host.name()))?));
         }
         let mode = if setting.control == Control::None { "shadow" } else { "enforce" };
         let cluster = pushback.as_ref().map(|pushback| &pushback.server);
-        let services = services(mode, setting.s0_rate);
+        let takes = (pushed && setting.udp_mbit > 0.0).then_some(setting.s0_datagrams);
+        let services = services(mode, setting.s0_rate, takes);
         let daemon = road.start_product(program, RoadHost::S0, (&services, cluster));
         let daemon = daemon.context("tidegate on S0")?;
         let rules = rules(road, setting)?;
@@ -189,18 +193,22 @@ fn daemons(setting: &Setting) -> Vec<RoadHost> {
     }
 }
 
-/// The section `services`: silent drops, as the paper's.
-fn services(mode: &str, rate: f64) -> Value {
-    json!({SERVICE: {
+/// The section `services`: silent drops, as the paper's. S0 says how many datagrams it takes where it may limit
+/// routers.
+fn services(mode: &str, rate: f64, datagrams: Option<f64>) -> Value {
+    let mut service = json!({
         "mode": mode,
         "listen": [RoadHost::S0.target().to_string()],
         "policy": {"name": "token_bucket", "action": "drop"},
         "control": {"name": "fixed", "rate": rate},
-    }})
+    });
+    if let Some(datagrams) = datagrams {
+        service["datagrams"] = json!(datagrams);
+    }
+    json!({SERVICE: service})
 }
 
-/// Rules for datagrams. The product has none that travel, so nftables has them: at S0, and with `naive` also at
-/// routers.
+/// Rules of nftables for datagrams: S0's own limit, and with `naive` also at routers.
 fn rules(road: &Road<'_>, setting: &Setting) -> Result<Vec<DatagramRule>> {
     if setting.udp_mbit <= 0.0 {
         return Ok(Vec::new());
@@ -233,13 +241,21 @@ fn counts(status: &Value) -> (f64, f64) {
 }
 
 fn of_router(status: &Value) -> RouterLook {
-    let limits = list(status, "/services/0/remote").iter();
-    let limit = limits.filter(|limit| limit["role"] == json!("from"));
+    let limit = |unit: &Value| {
+        let limits = list(status, "/services/0/remote").iter();
+        let mut own =
+            limits.filter(|limit| limit["role"] == json!("from") && limit["unit"] == *unit);
+        own.find_map(|limit| limit["rate"].as_f64())
+    };
+    let refused_datagrams = status.pointer("/services/0/totals/datagrams/refused");
     let congested = list(status, "/links").iter().any(|link| link["congested"] == json!(true));
     let (_, refused) = counts(status);
     RouterLook {
-        limit: limit.filter_map(|limit| limit["rate"].as_f64()).next(),
+        // Of connections it says nothing of its unit.
+        limit: limit(&Value::Null),
+        datagram_limit: limit(&json!("datagrams")),
         refused,
+        refused_datagrams: refused_datagrams.and_then(Value::as_f64).unwrap_or(0.0),
         congested,
     }
 }
@@ -266,13 +282,24 @@ mod tests {
         let count = |verdict: &str, shadow: bool, count: u64| json!({"verdict": verdict, "shadow": shadow, "count": count});
         let counts_seen =
             json!([count("admit", false, 5), count("drop", false, 3), count("drop", true, 2)]);
-        let remote = json!([{"role": "from", "rate": null}, {"role": "from", "rate": 80.5}]);
+        let remote = json!([
+            {"role": "from", "rate": null},
+            {"role": "from", "rate": 80.5},
+            {"role": "from", "rate": 50, "unit": "datagrams"},
+        ]);
+        let totals = json!({"datagrams": {"refused": 7}});
         let status = json!({
-            "services": [{"counts": counts_seen, "remote": remote}],
+            "services": [{"counts": counts_seen, "remote": remote, "totals": totals}],
             "links": [{"congested": false}, {"congested": true}],
         });
         assert_eq!(counts(&status), (10.0, 3.0));
-        let wanted = RouterLook { limit: Some(80.5), refused: 3.0, congested: true };
+        let wanted = RouterLook {
+            limit: Some(80.5),
+            datagram_limit: Some(50.0),
+            refused: 3.0,
+            refused_datagrams: 7.0,
+            congested: true,
+        };
         assert_eq!(of_router(&status), wanted);
         assert_eq!(of_router(&json!({})), RouterLook::default());
     }

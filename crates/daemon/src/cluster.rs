@@ -307,6 +307,7 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
         grants: grants.collect(),
         targets: targets.collect(),
         delegation: delegation(cluster),
+        routers: Vec::new(),
     }
 }
 

@@ -118,6 +118,24 @@ fn a_demand_that_shifts_takes_its_part_along() {
     }
 }
 
+/// What sharing is for: each by itself remembers what it carried before the clients went over.
+#[test]
+fn apart_the_limits_add_up_to_more() {
+    for seed in SEEDS {
+        let shift = |mut world: World| {
+            world.run(120);
+            world.offer(&[180.0, 20.0]);
+            world.run(60);
+            world.offer(&[20.0, 180.0]);
+            most(&world.run(60))
+        };
+        let apart = shift(World::new(&[10.0, 10.0], seed).apart());
+        let together = shift(World::new(&[10.0, 10.0], seed));
+        eprintln!("seed {seed}: {apart:.2} apart, {together:.2} together");
+        assert!(apart > MOST && apart > together + 0.1, "seed {seed}: {apart:.2}, {together:.2}");
+    }
+}
+
 /// A router is lost while its clients still come: the others keep their part, and do not take the lost one's.
 #[test]
 fn a_router_that_is_lost_leaves_each_its_part() {

@@ -16,7 +16,7 @@ use tidegate_api::http::respond;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_config::{
     Config, ConfigError, ConfigErrors, ImportConfig, LoadError, Place, RouterConfig, ServiceConfig,
-    diff, doubts, load, load_located,
+    SharingRouterConfig, diff, doubts, load, load_located,
 };
 use tidegate_model::remote::Scope;
 use tidegate_model::{Change, Listen, Mode};
@@ -226,7 +226,8 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
         rules(service, out)?;
     }
     if let Some(router) = &config.router {
-        summary_of_router(router, &config.services, out)?;
+        let others = config.cluster.as_ref().map_or(&[][..], |cluster| &cluster.routers[..]);
+        summary_of_router(router, (&config.services[..], others), out)?;
     }
     let Some(flowspec) = &config.flowspec else { return Ok(()) };
     let exports: Vec<&str> = flowspec.export.iter().map(|export| &*export.service).collect();
@@ -251,11 +252,15 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
 
 fn summary_of_router(
     router: &RouterConfig,
-    services: &[ServiceConfig],
+    (services, others): (&[ServiceConfig], &[SharingRouterConfig]),
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let prefixes: Vec<String> = router.destinations.iter().map(ToString::to_string).collect();
     writeln!(out, "router: measures destinations in {}", prefixes.join(", "))?;
+    let others: Vec<&str> = others.iter().map(|router| router.name.as_str()).collect();
+    if !others.is_empty() {
+        writeln!(out, "router: shares what it measures with {}", others.join(", "))?;
+    }
     let Some(limit) = &router.limit else { return Ok(()) };
     let (mode, least) = (limit.mode.name(), limit.least());
     writeln!(
@@ -307,7 +312,7 @@ mod tests {
             );
             let config = parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap();
             let (router, mut out) = (config.router.as_ref().unwrap(), Vec::new());
-            summary_of_router(router, &config.services, &mut out).unwrap();
+            summary_of_router(router, (&config.services[..], &[][..]), &mut out).unwrap();
             let out = String::from_utf8(out).unwrap();
             assert!(out.contains("what a destination completes, 1.0/s at least (shadow)"), "{out}");
             assert_eq!(out.contains("router: destinations of web are not"), named, "{service}");

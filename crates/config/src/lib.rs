@@ -35,8 +35,8 @@ mod types;
 pub use check::CLASS_DEFAULT;
 pub use cluster::{
     BACKENDS_MAX, BackendConfig, ClusterConfig, GRANTS_MAX, GrantsConfig, PeerAddress, PeerConfig,
-    SentLimitConfig, SigningConfig, TARGETS_MAX, TargetConfig, VALIDITY_DEFAULT, VALIDITY_RANGE,
-    When,
+    SentLimitConfig, SharingRouterConfig, SigningConfig, TARGETS_MAX, TargetConfig,
+    VALIDITY_DEFAULT, VALIDITY_RANGE, When,
 };
 pub use diff::diff;
 pub use error::{ConfigError, ConfigErrors, ERRORS_MAX, Place};

@@ -12,6 +12,7 @@ use super::types::*;
 use serde_json::Value;
 use std::fmt::Write;
 use tidegate_model::remote::REMOTE_SCOPES_MAX;
+use tidegate_model::sharing::ROUTERS_MAX;
 use tidegate_model::{
     CLASSES_MAX, LISTENS_MAX, NAME_MAX, PEERS_MAX, PREFIXES_MAX, RATE_FLOOR, SERVICES_MAX,
 };
@@ -96,6 +97,7 @@ fn of_requests() -> Vec<(&'static str, String)> {
 fn of_peers() -> Vec<(&'static str, String)> {
     vec![
         ("`cluster.peers`", PEERS_MAX.to_string()),
+        ("`cluster.routers`", ROUTERS_MAX.to_string()),
         ("`cluster.report_to`", TARGETS_MAX.to_string()),
         (
             "`services` of a peer or target, `limits` of a target, `backends` of a service",

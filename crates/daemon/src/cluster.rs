@@ -7,8 +7,11 @@ use crate::sources;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use tidegate_config::{ClusterConfig, Config, ServiceConfig};
+use tidegate_config::{
+    ClusterConfig, Config, ServiceConfig, SharingRouterConfig, VALIDITY_DEFAULT,
+};
 use tidegate_control::fleet::under_most_pressure;
+use tidegate_model::sharing::{DestinationReport, RouterReports};
 use tidegate_model::signals::{Backend, LinkUse, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_model::totals::Totals;
@@ -78,7 +81,8 @@ impl ClusterSenses {
         let targets = config.cluster.iter().flat_map(|cluster| &cluster.report_to);
         let limited = targets.filter(|target| !target.limits.is_empty());
         self.limited = limited.map(|target| target.name.clone()).collect();
-        self.reports = wanted.as_ref().is_some_and(|wanted| !wanted.targets.is_empty());
+        let services = |wanted: &NodeConfig| wanted.targets.iter().any(|t| !t.services.is_empty());
+        self.reports = wanted.as_ref().is_some_and(services);
         if self.node.is_none() && wanted.is_some() {
             let started = Node::start(Arc::clone(&self.clock));
             self.node = Some(started.map_err(|error: io::Error| error.to_string())?);
@@ -194,6 +198,16 @@ impl Senses for ClusterSenses {
         }
     }
 
+    fn shared(&mut self) -> Vec<RouterReports> {
+        self.node.as_ref().map(Node::shared).unwrap_or_default()
+    }
+
+    fn share(&mut self, reports: Vec<DestinationReport>) {
+        if let Some(node) = &self.node {
+            node.share(reports);
+        }
+    }
+
     fn peers(&self, now: Nanos) -> Vec<PeerState> {
         self.node.as_ref().map(|node| node.states(now)).unwrap_or_default()
     }
@@ -252,7 +266,17 @@ fn silent_peers(states: &[PeerState]) -> Vec<(String, String)> {
 pub(crate) fn examine(config: &Config) -> Result<(), TlsError> {
     let Some(cluster) = &config.cluster else { return Ok(()) };
     Delegation::load(&delegation(cluster))?;
-    Credentials::load(&files(cluster))?.in_time()
+    let credentials = Credentials::load(&files(cluster))?;
+    let own = |router: &&SharingRouterConfig| router.identity == *credentials.identity();
+    if let Some(router) = cluster.routers.iter().find(own) {
+        let (name, path) = (&router.name, cluster.certificate.clone());
+        let why = format!(
+            "it names {}, which is {name:?} under cluster.routers: a router does not share with itself",
+            router.identity
+        );
+        return Err(TlsError { path, why });
+    }
+    credentials.in_time()
 }
 
 /// The interfaces whose queues and bytes somebody reads: all where a bucket lives on bandwidth, here
@@ -294,6 +318,13 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
         limits: peer.limits.clone(),
         when_congested: peer.limits_when_congested.clone(),
     });
+    let routers = cluster.routers.iter().map(|router| Grant {
+        name: router.name.clone(),
+        identity: router.identity.clone(),
+        services: Vec::new(),
+        limits: Vec::new(),
+        when_congested: Vec::new(),
+    });
     let targets = cluster.report_to.iter().map(|target| Target {
         name: target.name.clone(),
         address: target.address.0,
@@ -301,12 +332,20 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
         services: if target.services.is_empty() { all() } else { target.services.clone() },
         validity: target.validity(config.daemon.tick),
     });
+    let told = cluster.routers.iter().map(|router| Target {
+        name: router.name.clone(),
+        address: router.address.0,
+        identity: router.identity.clone(),
+        services: Vec::new(),
+        validity: VALIDITY_DEFAULT,
+    });
     NodeConfig {
         files: files(cluster),
         listen: cluster.listen.map(|address| address.0),
-        grants: grants.collect(),
-        targets: targets.collect(),
+        grants: grants.chain(routers).collect(),
+        targets: targets.chain(told).collect(),
         delegation: delegation(cluster),
+        routers: cluster.routers.iter().map(|router| router.identity.clone()).collect(),
     }
 }
 

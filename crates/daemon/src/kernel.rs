@@ -32,6 +32,7 @@ use tidegate_bpf::{
 use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig, Side};
 use tidegate_model::limits::{Limits, ServiceLimits};
 use tidegate_model::record::What;
+use tidegate_model::sharing::{DestinationReport, RouterReports};
 use tidegate_model::snapshot::{
     Followed, InterfaceState, Lately, ReasonCount, Sample, VerdictCount,
 };
@@ -367,6 +368,10 @@ impl Lifecycle for Kernel {
 
     fn restore_crowds(&mut self, kept: Vec<KeptCrowd>, age: Nanos) {
         self.measured.restore(kept, age);
+    }
+
+    fn share(&mut self, now: Nanos, heard: Vec<RouterReports>) -> Option<Vec<DestinationReport>> {
+        self.measured.share(now, heard)
     }
 
     fn events(&mut self) -> Vec<What> {

@@ -52,6 +52,7 @@ mod request_watch;
 mod rule_signals;
 mod run;
 mod server;
+mod shared;
 mod silent;
 mod sources;
 pub mod state;

@@ -319,6 +319,7 @@ impl Owner {
             let _ = self.go_back();
         }
         self.note_lateness(now);
+        self.share(now);
         self.sensed = self.senses.tick(now, &*self.plane);
         self.note_bypassed(now);
         for (subject, text) in self.senses.problems(now) {

@@ -11,6 +11,7 @@ use tidegate_model::PRIORITIES;
 use tidegate_model::record::What;
 use tidegate_model::remote::{Arrived, Hits, Notice};
 use tidegate_model::router::RouterState;
+use tidegate_model::sharing::{DestinationReport, RouterReports};
 use tidegate_model::signals::LinkUse;
 use tidegate_model::snapshot::{
     Followed, GatewaysState, InterfaceState, Lately, PeerState, ReasonCount, RuleCounts, Sample,
@@ -152,6 +153,11 @@ pub trait Lifecycle {
     /// Goes on with those of the process before, kept so long ago.
     fn restore_crowds(&mut self, _kept: Vec<KeptCrowd>, _age: Nanos) {}
 
+    /// Takes in what other routers told of destinations; what they are to be told, if it is time to.
+    fn share(&mut self, _now: Nanos, _heard: Vec<RouterReports>) -> Option<Vec<DestinationReport>> {
+        None
+    }
+
     /// What happened to hooks and pins since the last call, already logged.
     fn events(&mut self) -> Vec<What> {
         Vec::new()
@@ -246,6 +252,14 @@ pub trait Senses {
 
     /// Tells peers their limits, and what became of theirs.
     fn say(&mut self, _said: Said) {}
+
+    /// What other routers told of destinations since the last call.
+    fn shared(&mut self) -> Vec<RouterReports> {
+        Vec::new()
+    }
+
+    /// Tells other routers what this one sees of destinations.
+    fn share(&mut self, _reports: Vec<DestinationReport>) {}
 
     /// The hosts that report to this one, or to which it reports.
     fn peers(&self, _now: Nanos) -> Vec<PeerState> {

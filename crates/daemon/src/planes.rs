@@ -22,6 +22,7 @@ use tidegate_config::{Adapter, CLASS_DEFAULT, Config, GatewayConfig, ServiceConf
 use tidegate_gate::{Adapters, Agents, Gate, Seen};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::record::What;
+use tidegate_model::sharing::{DestinationReport, RouterReports};
 use tidegate_model::snapshot::{
     Followed, GatewayState, GatewaysState, InterfaceState, Lately, ReasonCount, ReportCounts,
     ResponseCounts, Sample, VerdictCount,
@@ -486,6 +487,10 @@ impl Lifecycle for Planes {
         if let Some(kernel) = &mut self.kernel {
             kernel.restore_crowds(kept, age);
         }
+    }
+
+    fn share(&mut self, now: Nanos, heard: Vec<RouterReports>) -> Option<Vec<DestinationReport>> {
+        self.kernel.as_mut()?.share(now, heard)
     }
 
     fn events(&mut self) -> Vec<What> {

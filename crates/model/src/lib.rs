@@ -3,6 +3,7 @@
 //!
 //! [`signals`]: what was sensed in one tick. [`limits`]: what the control loop decided.
 //! [`remote`]: a limit that one host gives to another. [`snapshot`]: what anyone may look at.
+//! [`sharing`]: what routers of one domain tell each other.
 //! [`record`]: what happened, summed up and event by event. (Event and Verdict live with the policies in
 //! `tidegate-policy`, Report in `tidegate-peer`, Intent and the configuration in `tidegate-config`.)
 
@@ -18,6 +19,7 @@ pub mod record;
 pub mod remote;
 pub mod router;
 pub mod shadow;
+pub mod sharing;
 pub mod signals;
 pub mod snapshot;
 pub mod sources;

@@ -2,6 +2,7 @@
 //! What happened to a service: summed up for whoever looks every 15 s ([`Sums`]), and event by event
 //! for whoever looks the next morning ([`Event`]).
 
+mod crowds;
 mod words;
 
 use crate::Mode;
@@ -321,6 +322,18 @@ pub enum What {
         refused: u64,
         /// Refusals were only counted.
         shadow: bool,
+    },
+    /// Another router shares what it measures, and divides limits with this one.
+    RouterHeard {
+        /// Its name in the configuration.
+        router: String,
+    },
+    /// It is not heard any more.
+    RouterLost {
+        /// Its name in the configuration.
+        router: String,
+        /// For how long it has been silent.
+        silent: Nanos,
     },
     /// Hooks of an interface are not there any more.
     HooksLost {

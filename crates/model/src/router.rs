@@ -2,6 +2,7 @@
 //! What a router measures of the destinations behind it, and what it limits.
 
 use crate::Mode;
+use crate::sharing::{PartState, SharingState};
 use crate::snapshot::ReasonCount;
 use serde::{Deserialize, Serialize};
 use tidegate_units::Nanos;
@@ -51,6 +52,9 @@ pub struct RouterState {
     /// New connections that limits would have let pass, as far as they were there: their rates, added up over time.
     #[serde(default)]
     pub limits_allowed: f64,
+    /// Other routers with which this one shares what it measures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sharing: Vec<SharingState>,
     /// The busiest destinations of the last interval: first those to which most was delivered, then others
     /// with the most demand.
     pub destinations: Vec<DestinationState>,
@@ -92,6 +96,9 @@ pub struct CrowdState {
     /// SYNs beyond its limits that passed: in shadow, or as the lease ended.
     #[serde(default)]
     pub would_refuse: u64,
+    /// What part of the limit of several routers its limit is; `None`: it is not divided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartState>,
 }
 
 /// What was counted of a destination.

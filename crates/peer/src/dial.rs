@@ -14,6 +14,7 @@ use socket2::SockRef;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_model::sharing::DestinationReport;
 use tidegate_model::snapshot::ReasonCount;
 use tidegate_units::Nanos;
 use tokio::io::{ReadHalf, WriteHalf, split};
@@ -43,6 +44,7 @@ pub(crate) struct Sources {
     pub(crate) credentials: watch::Receiver<Option<Arc<Credentials>>>,
     pub(crate) outgoing: watch::Receiver<Arc<Vec<Outgoing>>>,
     pub(crate) limits: watch::Receiver<Arc<Vec<OutgoingLimit>>>,
+    pub(crate) destinations: watch::Receiver<Arc<Vec<DestinationReport>>>,
     /// Becomes true when the host stops.
     pub(crate) stopping: watch::Receiver<bool>,
 }
@@ -203,6 +205,13 @@ impl Line {
                     let signer = shared.signer();
                     self.limit(shared, target, (&limits, signer.as_deref())).await?;
                 }
+                changed = sources.destinations.changed() => {
+                    if changed.is_err() {
+                        return self.farewell().await;
+                    }
+                    let reports = Arc::clone(&sources.destinations.borrow_and_update());
+                    self.share(shared, target, &reports).await?;
+                }
                 _ = sources.stopping.changed() => return self.farewell().await,
             }
         }
@@ -248,6 +257,28 @@ impl Line {
                 state.limits += sent;
             });
         }
+        Ok(())
+    }
+
+    /// What this router sees of destinations, where the receiver is a router that shares.
+    async fn share(
+        &mut self,
+        shared: &Shared,
+        target: &Target,
+        reports: &[DestinationReport],
+    ) -> io::Result<()> {
+        if self.version < WITH_LIMITS || !shared.table().shares(&target.identity) {
+            return Ok(());
+        }
+        let now = shared.clock.now();
+        let frames = self.sender.destinations(now, reports);
+        let bytes = frames.iter().filter_map(|frame| frame.encode(self.version));
+        write(&mut self.output, &bytes.collect::<Vec<_>>().concat()).await?;
+        shared.target(target, |state| {
+            (state.epoch, state.sequence) = self.sender.position();
+            state.reports += frames.len() as u64;
+            state.sent = Some(now);
+        });
         Ok(())
     }
 

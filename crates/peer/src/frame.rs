@@ -4,7 +4,7 @@
 //! ```text
 //!  0               2         3         4
 //!  ├ length of body ┼ version ┼ kind    ┼ body (postcard) ───────
-//!    big endian       1…2       1…11      at most 4096 bytes
+//!    big endian       1…2       1…12      at most 4096 bytes
 //! ```
 //!
 //! Both sides speak the newest version of [`VERSIONS`] that they share ([`crate::tls`] negotiates
@@ -17,6 +17,7 @@
 //!   anything. A change of the content of a kind is a change of the version.
 
 use crate::authority::SignedLimit;
+use crate::destinations::DestinationsMessage;
 use crate::limit::{HitsMessage, LimitMessage};
 use crate::notice::NoticeMessage;
 use crate::refusal::{Code, Refusal};
@@ -44,6 +45,8 @@ const PUSHBACK: u8 = 9;
 const NOTICE_DATAGRAMS: u8 = 10;
 /// Kind of a [`Frame::Hits`] about datagrams.
 const HITS_DATAGRAMS: u8 = 11;
+/// Kind of a [`Frame::Destinations`].
+const DESTINATIONS: u8 = 12;
 /// Longest body, in bytes.
 pub const BODY_MAX: usize = 4096;
 /// Bytes in front of the body.
@@ -73,6 +76,8 @@ pub enum Frame {
     Notice(Unit, Box<NoticeMessage>),
     /// Sender: a signed limit, in answer to a notice (from version 2 on).
     Pushback(Box<SignedLimit>),
+    /// Sender: what a router sees of destinations that the receiver reaches, too (from version 2 on).
+    Destinations(Box<DestinationsMessage>),
     /// A message of a kind that this host does not know, without its body.
     Unknown(u8),
 }
@@ -169,6 +174,7 @@ impl Frame {
             Self::Notice(Unit::Connections, _) => NOTICE,
             Self::Notice(Unit::Datagrams, _) => NOTICE_DATAGRAMS,
             Self::Pushback(_) => PUSHBACK,
+            Self::Destinations(_) => DESTINATIONS,
             Self::Unknown(kind) => *kind,
         }
     }
@@ -185,7 +191,11 @@ impl Frame {
                 postcard::to_allocvec(&Refused { why: body.why.within(version), ..body.clone() })
             }
             Self::Bye(body) => postcard::to_allocvec(&Bye { why: body.why.within(version) }),
-            Self::Limit(_) | Self::Hits(..) | Self::Notice(..) | Self::Pushback(_)
+            Self::Limit(_)
+            | Self::Hits(..)
+            | Self::Notice(..)
+            | Self::Pushback(_)
+            | Self::Destinations(_)
                 if version < WITH_LIMITS =>
             {
                 return None;
@@ -194,6 +204,7 @@ impl Frame {
             Self::Hits(_, body) => postcard::to_allocvec(body),
             Self::Notice(_, body) => postcard::to_allocvec(body),
             Self::Pushback(body) => postcard::to_allocvec(body),
+            Self::Destinations(body) => postcard::to_allocvec(body),
             Self::Unknown(_) => return None,
         }
         .ok()
@@ -251,6 +262,9 @@ impl Frame {
             }
             PUSHBACK if version >= WITH_LIMITS => {
                 Self::Pushback(Box::new(exactly("pushback", body)?))
+            }
+            DESTINATIONS if version >= WITH_LIMITS => {
+                Self::Destinations(Box::new(exactly("report of destinations", body)?))
             }
             _ => Self::Unknown(kind),
         })

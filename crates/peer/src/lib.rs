@@ -25,6 +25,7 @@
 
 pub mod authority;
 mod delegation;
+pub mod destinations;
 mod dial;
 pub mod frame;
 mod inbox;

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use tidegate_model::SpiffeId;
 use tidegate_model::remote::{Arrived, Hits, Notice, RemoteLimit};
+use tidegate_model::sharing::{DestinationReport, RouterReports};
 use tidegate_model::signals::{Backend, Signals};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
 use tidegate_units::{Clock, DayClock, Nanos, Rate};
@@ -47,6 +48,8 @@ pub struct NodeConfig {
     pub targets: Vec<Target>,
     /// Who may limit it while it is congested, and with what it signs its own limits.
     pub delegation: DelegationFiles,
+    /// Of those who may report and to whom it reports the routers with which it shares what it measures.
+    pub routers: Vec<SpiffeId>,
 }
 
 /// A receiver of reports.
@@ -214,8 +217,12 @@ impl Shared {
     }
 }
 
-/// What dialers send: reports, and remote limits.
-type Sent = (watch::Receiver<Arc<Vec<Outgoing>>>, watch::Receiver<Arc<Vec<OutgoingLimit>>>);
+/// What dialers send: reports, remote limits, and what a router sees of destinations.
+type Sent = (
+    watch::Receiver<Arc<Vec<Outgoing>>>,
+    watch::Receiver<Arc<Vec<OutgoingLimit>>>,
+    watch::Receiver<Arc<Vec<DestinationReport>>>,
+);
 
 /// What is wanted of the thread.
 #[derive(Clone)]
@@ -232,6 +239,7 @@ pub struct Node {
     wanted: watch::Sender<Option<Arc<Wanted>>>,
     outgoing: watch::Sender<Arc<Vec<Outgoing>>>,
     limits: watch::Sender<Arc<Vec<OutgoingLimit>>>,
+    destinations: watch::Sender<Arc<Vec<DestinationReport>>>,
     stopping: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -258,12 +266,14 @@ impl Node {
         let (wanted, wants) = watch::channel(None);
         let (outgoing, told) = watch::channel(Arc::default());
         let (limits, limited) = watch::channel(Arc::default());
+        let (destinations, seen) = watch::channel(Arc::default());
         let (stopping, stops) = watch::channel(false);
-        let supervisor = Supervisor::new(Arc::clone(&shared), (told, limited), stops);
+        let supervisor = Supervisor::new(Arc::clone(&shared), (told, limited, seen), stops);
         let thread = std::thread::Builder::new()
             .name("tidegate-peer".into())
             .spawn(move || runtime.block_on(supervisor.run(wants)))?;
-        Ok(Self { shared, wanted, outgoing, limits, stopping, thread: Some(thread) })
+        let thread = Some(thread);
+        Ok(Self { shared, wanted, outgoing, limits, destinations, stopping, thread })
     }
 
     /// Follows another configuration; `None` ends all sessions. What stays the same goes on. Of the files about
@@ -275,6 +285,7 @@ impl Node {
         let mut delegation = lock(&self.shared.delegation);
         let Some(config) = config else {
             self.shared.table().follow(&[]);
+            self.shared.table().share_with(&[]);
             self.shared.table().trust(None);
             *delegation = Delegation::default();
             *lock(&self.shared.signer) = None;
@@ -289,6 +300,7 @@ impl Node {
         })?;
         lock(&self.shared.problems).clear();
         self.shared.table().follow(&config.grants);
+        self.shared.table().share_with(&config.routers);
         let name = credentials.identity();
         let whole = self.shared.delegate(&mut delegation, &config.delegation, name);
         let credentials = Arc::new(credentials);
@@ -312,6 +324,17 @@ impl Node {
     /// Limits what these receivers let through: sent at once, and as often as this is called.
     pub fn limit(&self, limits: Vec<OutgoingLimit>) {
         self.limits.send_replace(Arc::new(limits));
+    }
+
+    /// Tells the routers that share what this one sees of destinations.
+    pub fn share(&self, reports: Vec<DestinationReport>) {
+        self.destinations.send_replace(Arc::new(reports));
+    }
+
+    /// What the routers that share told since the last call.
+    #[must_use]
+    pub fn shared(&self) -> Vec<RouterReports> {
+        self.shared.table().take_destinations()
     }
 
     /// The hit counters of limits that this host gave, by receiver, since the last call.
@@ -398,6 +421,7 @@ struct Supervisor {
     credentials: watch::Sender<Option<Arc<Credentials>>>,
     outgoing: watch::Receiver<Arc<Vec<Outgoing>>>,
     limits: watch::Receiver<Arc<Vec<OutgoingLimit>>>,
+    destinations: watch::Receiver<Arc<Vec<DestinationReport>>>,
     stopping: watch::Receiver<bool>,
     listening: Running<SocketAddr>,
     dialing: Vec<(Target, tokio::task::JoinHandle<()>)>,
@@ -407,12 +431,14 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn new(shared: Arc<Shared>, (outgoing, limits): Sent, stopping: watch::Receiver<bool>) -> Self {
+    fn new(shared: Arc<Shared>, sent: Sent, stopping: watch::Receiver<bool>) -> Self {
+        let (outgoing, limits, destinations) = sent;
         Self {
             shared,
             credentials: watch::channel(None).0,
             outgoing,
             limits,
+            destinations,
             stopping,
             listening: None,
             dialing: Vec::new(),
@@ -494,6 +520,7 @@ impl Supervisor {
                     credentials: self.credentials.subscribe(),
                     outgoing: self.outgoing.clone(),
                     limits: self.limits.clone(),
+                    destinations: self.destinations.clone(),
                     stopping: self.stopping.clone(),
                 };
                 let shared = Arc::clone(&self.shared);

@@ -8,12 +8,13 @@
 //!    ▼ ◄───────────────── Hello ──────┘
 //!  open  ◄────────── Report, Limit ── up  (any number; Refused ──► says what was not taken,
 //!    │                                │   Hits ──► what came to the scope of a limit,
-//!    │                                │   Notice ──► it is congested; Pushback ◄── a signed limit)
-//!    │                                │
+//!    │                                │   Notice ──► it is congested; Pushback ◄── a signed limit;
+//!    │                                │   Destinations ◄── what another router sees)
 //!    └── Bye, or its end ─── over ────┘
 //! ```
 
 use crate::authority::{SignedLimit, SigningKey};
+use crate::destinations::{DestinationsMessage, packed};
 use crate::frame::{Bye, Frame, FrameError, Hello, Refused, SERVICES_MAX, VERSION, Welcome};
 use crate::limit::{HitsMessage, LimitMessage};
 use crate::notice::NoticeMessage;
@@ -22,6 +23,7 @@ use crate::refusal::Refusal;
 use crate::report::{Report, is_name};
 use crate::table::Table;
 use tidegate_model::remote::{Hits, Notice, RemoteLimit};
+use tidegate_model::sharing::DestinationReport;
 use tidegate_model::{NAME_MAX, SpiffeId};
 use tidegate_units::{Nanos, Rate};
 
@@ -154,6 +156,7 @@ impl Session {
             (Frame::Report(report), true) => self.report(table, now, *report),
             (Frame::Limit(limit), true) => self.limit(table, now, &limit),
             (Frame::Pushback(signed), true) => self.pushback(table, now, &signed),
+            (Frame::Destinations(message), true) => self.destinations(table, now, *message),
             (Frame::Bye(_), _) => Step::Over,
             (Frame::Unknown(kind), _) => self.skip(table, kind),
             _ => self.end(table, Refusal::Unexpected, Refusal::Unexpected.text()),
@@ -241,6 +244,22 @@ impl Session {
         let (sequence, service) = (signed.limit.sequence, signed.limit.scope.clone());
         let shown: String = service.chars().take(NAME_MAX).collect();
         table.refuse(Some(&self.identity), why, &format!("{shown:?}: {text}"));
+        self.answer(now, Refused { sequence, service, why: why.into() })
+    }
+
+    fn destinations(
+        &mut self,
+        table: &mut Table,
+        now: Nanos,
+        message: DestinationsMessage,
+    ) -> Step {
+        let sequence = message.sequence;
+        let first = message.reports.first().map(|report| report.destination.to_string());
+        let Err(why) = table.accept_destinations(now, &self.identity, message) else {
+            return Step::Go;
+        };
+        let service = first.unwrap_or_default();
+        table.refuse(Some(&self.identity), why, &problem(&service, why));
         self.answer(now, Refused { sequence, service, why: why.into() })
     }
 
@@ -381,6 +400,22 @@ impl Sender {
         let whole = (whole.as_milli().max(message.value), notice);
         let signed = SignedLimit::sign((grant, &receiver), message, whole, key);
         Some(Frame::Pushback(Box::new(signed)))
+    }
+
+    /// What a router sees of destinations, as frames: one at least; none before the welcome.
+    pub fn destinations(&mut self, now: Nanos, reports: &[DestinationReport]) -> Vec<Frame> {
+        let Some(welcome) = self.welcome else { return Vec::new() };
+        let message = |part: &[DestinationReport]| {
+            self.sequence = self.sequence.saturating_add(1);
+            Frame::Destinations(Box::new(DestinationsMessage {
+                session: welcome.session,
+                epoch: welcome.epoch,
+                sequence: self.sequence,
+                sent_ms: now.0 / 1_000_000,
+                reports: part.to_vec(),
+            }))
+        };
+        packed(reports).into_iter().map(message).collect()
     }
 
     /// Epoch of the session and sequence of the last report.

@@ -2,13 +2,16 @@
 //! What is known of the peers: soft state, by identity. Nothing here outlives its validity, and
 //! nothing is kept of anyone who is not configured.
 
+mod destinations;
+
+use self::destinations::Destinations;
 use crate::authority::{Denied, Receiver, SignedLimit, SignedRevocations};
 use crate::frame::Welcome;
 use crate::inbox::Inbox;
 use crate::limit::LimitMessage;
 use crate::refusal::Refusal;
 use crate::report::Report;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::SpiffeId;
 use tidegate_model::remote::{
     Arrived, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope, Unit,
@@ -52,6 +55,8 @@ pub(crate) type Counts = [u64; Refusal::COUNT];
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     peers: BTreeMap<SpiffeId, Peer>,
+    /// Those of them that are routers with which this host shares.
+    routers: BTreeSet<SpiffeId>,
     /// Who checks what holders of grants have signed; `None`: nothing is taken.
     receiver: Option<Receiver>,
     /// Seconds since 1970, for the expiry of grants.
@@ -70,6 +75,8 @@ struct Peer {
     inbox: BTreeMap<Scope, ReceivedLimit>,
     /// Limits for this host while it is congested.
     pushed: Inbox,
+    /// What it told of destinations.
+    destinations: Destinations,
     /// The number of the session that is up.
     session: Option<u64>,
     /// The version of the protocol that it speaks; 0 before the first.
@@ -129,6 +136,7 @@ impl Peer {
             when_congested: grant.when_congested.clone(),
             inbox: BTreeMap::new(),
             pushed: Inbox::default(),
+            destinations: Destinations::default(),
             session: None,
             version: 0,
             epoch: 0,
@@ -207,7 +215,8 @@ impl Table {
     #[must_use]
     pub fn granted(&self, identity: &SpiffeId) -> Option<usize> {
         let scopes = |peer: &Peer| peer.scopes.len() + peer.when_congested.len();
-        self.peers.get(identity).map(|peer| peer.services.len() + scopes(peer))
+        let router = self.granted_as_router(identity);
+        self.peers.get(identity).map(|peer| peer.services.len() + scopes(peer) + router)
     }
 
     /// Whether this peer may report this service.

@@ -109,8 +109,8 @@ impl World {
             revoked: Some(self.file("revoked")),
             ..DelegationFiles::default()
         };
-        let (listen, targets) = (Some(address), Vec::new());
-        NodeConfig { files, listen, grants: vec![b1], targets, delegation }
+        let (listen, targets, routers) = (Some(address), Vec::new(), Vec::new());
+        NodeConfig { files, listen, grants: vec![b1], targets, delegation, routers }
     }
 
     fn server(&self, files: Files, address: SocketAddr) -> NodeConfig {
@@ -126,8 +126,8 @@ impl World {
             grant: Some(self.file("grant")),
             ..DelegationFiles::default()
         };
-        let (listen, grants) = (None, Vec::new());
-        NodeConfig { files, listen, grants, targets: vec![target], delegation }
+        let (listen, grants, routers) = (None, Vec::new(), Vec::new());
+        NodeConfig { files, listen, grants, targets: vec![target], delegation, routers }
     }
 
     /// The router says that it is congested, the server answers what it heard. Whether a limit was taken.

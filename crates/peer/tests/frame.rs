@@ -4,7 +4,9 @@
 
 use proptest::prelude::*;
 use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope, Unit};
+use tidegate_model::sharing::DestinationReport;
 use tidegate_peer::authority::SignedLimit;
+use tidegate_peer::destinations::DestinationsMessage;
 use tidegate_peer::frame::{
     BODY_MAX, Bye, Frame, FrameError, HEAD, Hello, Refused, VERSION, VERSIONS, Welcome,
 };
@@ -113,6 +115,26 @@ fn pushback() -> impl Strategy<Value = Frame> {
     )
 }
 
+fn destinations() -> impl Strategy<Value = Frame> {
+    let address = (any::<std::net::IpAddr>(), any::<u16>()).prop_map(std::net::SocketAddr::from);
+    let took = proptest::collection::vec((any::<u16>(), any::<u32>()), 0..20);
+    let counts = (any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>(), any::<Option<u32>>());
+    let one = (address, any::<bool>(), counts, took).prop_map(
+        |(destination, fast, (span_ms, started, first_milli, sent_bytes, crowd_ms), took)| {
+            let empty = DestinationReport::empty(destination, span_ms, 1);
+            let counted = DestinationReport { started, first_milli, sent_bytes, ..empty };
+            DestinationReport { fast, crowd_ms, took, ..counted }
+        },
+    );
+    let position = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+    (position, proptest::collection::vec(one, 0..12)).prop_map(
+        |((session, epoch, sequence, sent_ms), reports)| {
+            let message = DestinationsMessage { session, epoch, sequence, sent_ms, reports };
+            Frame::Destinations(Box::new(message))
+        },
+    )
+}
+
 fn frame() -> impl Strategy<Value = Frame> {
     let why = || any::<u32>().prop_map(Code);
     prop_oneof![
@@ -129,6 +151,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         hits(),
         notice(),
         pushback(),
+        destinations(),
     ]
 }
 
@@ -265,7 +288,7 @@ fn frames_of_version_1_stay_what_they_were() {
         let error = FrameError::Version { found: 1, spoken: 2 };
         assert_eq!(Frame::decode(2, bytes), Err(error), "{frame:?}");
     }
-    for kind in 6..=11 {
+    for kind in 6..=12 {
         let bytes = [0, 1, 1, kind, 0];
         assert_eq!(Frame::decode(1, &bytes), Ok(Some((Frame::Unknown(kind), 5))));
     }
@@ -274,6 +297,7 @@ fn frames_of_version_1_stay_what_they_were() {
         assert_eq!(Frame::Hits(unit, HitsMessage::default()).encode(1), None);
         assert_eq!(Frame::Notice(unit, Box::default()).encode(1), None);
     }
+    assert_eq!(Frame::Destinations(Box::default()).encode(1), None);
     assert_eq!(Code(16).refusal(), Refusal::UnknownKind);
     assert_eq!(Code(u32::MAX).refusal(), Refusal::Other);
 }

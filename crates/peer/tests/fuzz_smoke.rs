@@ -18,7 +18,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 
 /// Few of all possible steps, so that sessions get somewhere.
 fn steps() -> impl Strategy<Value = Vec<u8>> {
-    let step = (0..10_u8, any::<u8>()).prop_map(|(what, value)| vec![what, value]);
+    let step = (0..11_u8, any::<u8>()).prop_map(|(what, value)| vec![what, value]);
     let begin = Just(vec![5, 0]);
     let raw = prop_oneof![
         (0..4_u64).prop_map(|session| Frame::Hello(Hello { session, services: vec![] })),

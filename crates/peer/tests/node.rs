@@ -45,7 +45,8 @@ fn front_config(files: Files, address: SocketAddr) -> NodeConfig {
     };
     let grants = vec![grant("b1"), grant("b2")];
     let (targets, delegation) = (Vec::new(), DelegationFiles::default());
-    NodeConfig { files, listen: Some(address), grants, targets, delegation }
+    let routers = Vec::new();
+    NodeConfig { files, listen: Some(address), grants, targets, delegation, routers }
 }
 
 fn back_config(files: Files, address: SocketAddr) -> NodeConfig {
@@ -57,7 +58,8 @@ fn back_config(files: Files, address: SocketAddr) -> NodeConfig {
         validity: Nanos::from_secs(2),
     };
     let (grants, delegation) = (Vec::new(), DelegationFiles::default());
-    NodeConfig { files, listen: None, grants, targets: vec![target], delegation }
+    let (targets, routers) = (vec![target], Vec::new());
+    NodeConfig { files, listen: None, grants, targets, delegation, routers }
 }
 
 fn told(length: u64) -> Vec<Outgoing> {

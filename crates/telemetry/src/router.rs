@@ -5,6 +5,7 @@ use crate::table::{plain, render_rows};
 use std::fmt::Write as _;
 use tidegate_model::Mode;
 use tidegate_model::router::{CrowdState, DestinationState, RouterState};
+use tidegate_model::sharing::{PartState, SharingState};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_units::Nanos;
 
@@ -47,6 +48,9 @@ pub fn router_lines(snapshot: &Snapshot) -> String {
     if !state.limits_open.is_empty() {
         let _ = writeln!(text, "  {}", plain(&state.limits_open));
     }
+    for other in &state.sharing {
+        let _ = writeln!(text, "  {}", sharing_line(other));
+    }
     for crowd in state.crowds.iter().take(CROWDS_MAX) {
         let _ = writeln!(text, "  {}", crowd_line(crowd));
         text.push_str(&limit_line(crowd, state.limit_mode));
@@ -71,15 +75,37 @@ fn limit_line(crowd: &CrowdState, mode: Option<Mode>) -> String {
             why => format!("    not limited: {}\n", plain(why)),
         };
     };
+    let part = crowd.part.map(part_text).unwrap_or_default();
     match mode {
         Some(Mode::Enforce) => {
-            format!("    limited to {rate:.1} new connections/s, {refused} SYNs refused\n")
+            format!("    limited to {rate:.1} new connections/s, {refused} SYNs refused{part}\n")
         }
         _ => {
             format!(
-                "    shadow: limit of {rate:.1} new connections/s, {would_refuse} SYNs would be refused\n"
+                "    shadow: limit of {rate:.1} new connections/s, {would_refuse} SYNs would be refused{part}\n"
             )
         }
+    }
+}
+
+/// Its part of what several routers divide.
+fn part_text(part: PartState) -> String {
+    let PartState { routers, whole, share } = part;
+    let share = share * 100.0;
+    format!("; {share:.0} % of the demand at {routers} routers, {whole:.1}/s in all")
+}
+
+/// What is known of another router.
+fn sharing_line(other: &SharingState) -> String {
+    let SharingState { router, age, destinations, crowds } = other;
+    let router = plain(router);
+    match age {
+        Some(age) => {
+            format!(
+                "shares with {router}: {destinations} destinations, {crowds} flash crowds, {age} ago"
+            )
+        }
+        None => format!("shares with {router}: not heard yet"),
     }
 }
 

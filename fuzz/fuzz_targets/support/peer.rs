@@ -4,6 +4,7 @@
 
 use tidegate_model::SpiffeId;
 use tidegate_model::remote::{Arrived, RemoteLimit, Restriction, Scope, Unit};
+use tidegate_model::sharing::DestinationReport;
 use tidegate_peer::frame::{BODY_MAX, Frame, HEAD, VERSION};
 use tidegate_peer::limit::HitsMessage;
 use tidegate_peer::session::{Heard, Sender, Session, Step};
@@ -43,6 +44,17 @@ fn limit(value: u8) -> RemoteLimit {
     RemoteLimit { scope, restriction, validity, sequence: 0, priority: value % 9 }
 }
 
+/// Reports of so many destinations, some of them with a count that none has.
+fn destinations(value: u8) -> Vec<DestinationReport> {
+    let one = |port: u8| {
+        let address = std::net::SocketAddr::from(([192, 0, 2, 1], u16::from(port)));
+        let mut report = DestinationReport::empty(address, 1000, u32::from(value % 7));
+        report.took = vec![(u16::from(value) * 5, u32::from(port))];
+        report
+    };
+    (0..value % 80).map(|port| one(port.saturating_add(value % 3))).collect()
+}
+
 /// The time that a session needs: no run takes longer than its bytes.
 const STEP_MS: u64 = 7;
 
@@ -53,6 +65,9 @@ struct World {
     now: Nanos,
     number: u64,
     last: Option<Frame>,
+    /// Who may share, and whether it does.
+    router: [SpiffeId; 1],
+    shares: bool,
 }
 
 fn id(name: &str) -> SpiffeId {
@@ -80,6 +95,8 @@ pub(crate) fn session(bytes: &[u8]) {
         now: Nanos::from_secs(100),
         number: 0,
         last: None,
+        router: [id("b1")],
+        shares: false,
     };
     let mut rest = bytes;
     while let Some((&what, more)) = rest.split_first() {
@@ -92,7 +109,7 @@ impl World {
     fn act<'a>(&mut self, what: u8, rest: &'a [u8]) -> &'a [u8] {
         self.now += Nanos::from_millis(STEP_MS);
         let (&value, after) = rest.split_first().unwrap_or((&0, rest));
-        match what % 10 {
+        match what % 11 {
             0 => self.now += Nanos::from_millis(16 * u64::from(value)),
             1 => self.now = self.now - Nanos::from_millis(u64::from(value)),
             2 => {
@@ -134,6 +151,15 @@ impl World {
                 let refused = u64::from(value);
                 let hits = HitsMessage { session: self.number, refused, ..HitsMessage::default() };
                 let _ = self.sender.receive(Frame::Hits(unit, hits));
+            }
+            9 => {
+                self.shares = value.is_multiple_of(2);
+                self.table.share_with(if self.shares { &self.router } else { &[] });
+                let frames = self.sender.destinations(self.now, &destinations(value));
+                for frame in frames {
+                    self.last = Some(frame.clone());
+                    self.take(frame, 100);
+                }
             }
             _ => {
                 let services: &[&str] = if value % 2 == 0 { &["shop", "api"] } else { &["shop"] };
@@ -181,6 +207,11 @@ impl World {
             let own = ["shop", "api"].contains(&taken.limit.scope.to_string().as_str());
             assert!(taken.peer == "b1" && own && taken.limit.check().is_ok(), "{taken:?}");
             assert!(taken.session == self.number, "of the session that is up");
+        }
+        for told in self.table.take_destinations() {
+            assert!(told.router == "b1" && told.at <= self.now, "{told:?}");
+            assert!(self.shares || told.reports.is_empty(), "{told:?}");
+            assert!(told.reports.iter().all(DestinationReport::is_sound), "{told:?}");
         }
         for service in ["shop", "api"] {
             let known = self.table.backend(self.now, "b1", service);

@@ -332,6 +332,7 @@ mod tests {
                 unlimited: String::new(),
                 refused: 913,
                 would_refuse: 0,
+                part: None,
             }],
             limit_mode: Some(Mode::Enforce),
             all: DestinationState { address: "all".into(), ..DestinationState::default() },

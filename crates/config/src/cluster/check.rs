@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What no schema can say of a cluster: references, duplicates, sides that lack their other half.
 
-use super::{ClusterConfig, PeerConfig, TargetConfig, VALIDITY_RANGE, When};
+use super::{ClusterConfig, PeerConfig, TargetConfig, VALIDITY_RANGE, When, routers};
 use crate::error::{ConfigError, step};
 use crate::name::name_fault;
 use crate::shape::Places;
@@ -45,13 +45,15 @@ impl Check<'_> {
             self.plain(&format!("cluster.{key}"), file);
         }
         self.delegation(cluster);
-        match (cluster.listen.is_some(), cluster.peers.is_empty()) {
+        let heard = !cluster.peers.is_empty() || !cluster.routers.is_empty();
+        match (cluster.listen.is_some(), !heard) {
             (true, true) => {
                 self.fault("cluster.listen", "nobody may report here: name them under \"peers\"");
             }
             (false, false) => {
                 let why = "they cannot report: the key \"listen\" is missing";
-                self.fault("cluster.peers", why);
+                let key = if cluster.peers.is_empty() { "routers" } else { "peers" };
+                self.fault(&format!("cluster.{key}"), why);
             }
             (false, true) if cluster.report_to.is_empty() => {
                 let why = "it neither takes reports (listen, peers) nor sends any (report_to)";
@@ -61,6 +63,8 @@ impl Check<'_> {
         }
         self.peers(cluster);
         self.targets(cluster);
+        let faults = routers::faults(self.config, cluster);
+        faults.into_iter().for_each(|(path, why)| self.fault(&path, why));
     }
 
     fn plain(&mut self, path: &str, file: &Path) {

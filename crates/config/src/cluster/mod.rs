@@ -3,6 +3,7 @@
 //! limits; and `backends` of a service.
 
 mod check;
+mod routers;
 mod text;
 
 pub(super) use check::check;
@@ -14,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tidegate_model::remote::{REMOTE_SCOPES_MAX, Scope};
+use tidegate_model::sharing::ROUTERS_MAX;
 use tidegate_model::{PEERS_MAX, SpiffeId};
 use tidegate_units::Nanos;
 
@@ -65,6 +67,25 @@ pub struct ClusterConfig {
     #[schemars(with = "std::collections::BTreeMap<String, TargetConfig>")]
     #[schemars(extend("maxProperties" = TARGETS_MAX))]
     pub report_to: Vec<TargetConfig>,
+    /// Router: the other routers to the same destinations, by a name of your choice. They share what they measure of
+    /// destinations, never connections or clients, and divide the limits of `router.limit`. Each names all others.
+    #[serde(default, with = "named", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "std::collections::BTreeMap<String, SharingRouterConfig>")]
+    #[schemars(extend("maxProperties" = ROUTERS_MAX))]
+    pub routers: Vec<SharingRouterConfig>,
+}
+
+/// Another router to the same destinations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SharingRouterConfig {
+    /// Its name: the key under `routers`.
+    #[serde(skip)]
+    pub name: String,
+    /// Where it listens for this host.
+    pub address: PeerAddress,
+    /// The one URI of its certificate, compared letter by letter.
+    pub identity: SpiffeId,
 }
 
 /// Grants of the operator: which servers may limit this router while it is congested (`tidegate grants`).
@@ -202,6 +223,16 @@ impl Named for PeerConfig {
 }
 
 impl Named for TargetConfig {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn named(self, name: String) -> Self {
+        Self { name, ..self }
+    }
+}
+
+impl Named for SharingRouterConfig {
     fn name(&self) -> &str {
         &self.name
     }

@@ -198,6 +198,28 @@ impl Crowd {
         self.slow.is_slow()
     }
 
+    /// Whether enough exchanges say that it is as fast as usual.
+    pub(super) fn is_fast(&self) -> bool {
+        self.slow.is_fast()
+    }
+
+    /// Demand per second that is usual.
+    pub(super) fn usual(&self) -> f64 {
+        self.demand.usual()
+    }
+
+    /// Exchanges a connection.
+    pub(super) const fn per_connection(&self) -> f64 {
+        self.per_connection.max(1.0)
+    }
+
+    /// So many times as much of what comes is seen from now on: by routers that were not heard before, or are not any more.
+    pub(super) fn scale(&mut self, times: f64) {
+        self.slow.scale(times);
+        self.demand.scale(times);
+        self.limit.scale(times);
+    }
+
     /// What comes beyond the usual while it is slow or has an alarm, per second.
     pub(super) fn excess(&self) -> f64 {
         if self.alarm || self.is_slow() { self.demand.excess() } else { 0.0 }

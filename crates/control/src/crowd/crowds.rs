@@ -108,6 +108,11 @@ impl Crowds {
         own.is_some_and(|own| own.is_doubled() || own.excess() >= PART * excess)
     }
 
+    /// The detector of a destination.
+    pub(super) fn get(&self, key: u64) -> Option<&Crowd> {
+        self.all.get(&key)
+    }
+
     /// What the next process needs of a destination with a crowd.
     #[must_use]
     pub fn kept(&self, key: u64) -> Option<Value> {

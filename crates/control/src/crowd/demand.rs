@@ -126,8 +126,19 @@ impl Demand {
         self.now
     }
 
+    /// So many times as much of it is seen from now on.
+    pub(super) fn scale(&mut self, times: f64) {
+        for scale in &mut self.scales {
+            scale.mean = (scale.mean * times).min(RATE_CEILING);
+            scale.variance = (scale.variance * times * times).min(RATE_CEILING * RATE_CEILING);
+        }
+        for rate in [&mut self.now, &mut self.came, &mut self.done] {
+            *rate = (*rate * times).min(RATE_CEILING);
+        }
+    }
+
     /// What is usual: the least of the scales, so that a crowd that came slowly is not.
-    fn usual(&self) -> f64 {
+    pub(super) fn usual(&self) -> f64 {
         self.scales.iter().map(|scale| scale.mean).fold(f64::MAX, f64::min)
     }
 

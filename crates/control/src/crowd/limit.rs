@@ -324,6 +324,13 @@ impl Limit {
         Some(limit)
     }
 
+    /// So many times as much of it is seen from now on.
+    pub(super) fn scale(&mut self, times: f64) {
+        for rate in [&mut self.mu, &mut self.best, &mut self.begins, &mut self.came] {
+            *rate = (*rate * times).min(RATE_CEILING);
+        }
+    }
+
     /// What completes and comes; the seconds of the tick.
     fn measure(&mut self, shown: &Shown) -> f64 {
         let s = shown.s.max(1e-3);

@@ -21,6 +21,8 @@
 //! | `bounds.rs` | how far a limit may go, whatever the law says |
 //! | `crowd.rs` | one destination, from a tick to a limit |
 //! | `crowds.rs` | all destinations, and the reason |
+//! | `sharing.rs` | several routers of one domain: what they see together, and the part of a limit that one has |
+//! | `heard.rs` | what other routers told, and how much of it still counts |
 
 mod bounds;
 #[expect(clippy::module_inception, reason = "a crowd at one destination; the module is of crowds")]
@@ -28,8 +30,10 @@ mod crowd;
 mod crowds;
 mod demand;
 mod fastest;
+mod heard;
 mod limit;
 mod published;
+mod sharing;
 mod slow;
 
 pub use bounds::LimitBounds;
@@ -40,4 +44,5 @@ pub use limit::{CrowdLimit, TakenBack};
 pub use published::{
     Adjust, Interval, Published, PublishedLimit, PublishedSaid, PublishedSpec, Reset,
 };
+pub use sharing::{Sharing, Sight};
 pub use slow::Took;

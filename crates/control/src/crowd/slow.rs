@@ -38,6 +38,8 @@ const USUAL_AFTER_S: f64 = 900.0;
 const SHOWN_S: f64 = 3.0;
 /// Time constant of what is usual.
 const USUAL_S: f64 = 120.0;
+/// Fewer exchanges a second say nothing of how fast a destination is.
+const KNOWN: f64 = 1.0;
 /// A weight is kept in such parts of an exchange.
 const KEPT_PARTS: f32 = 16.0;
 
@@ -76,6 +78,8 @@ pub(super) struct Slow {
     /// Share of slow exchanges: lately, and usually.
     share: f64,
     usual_share: f64,
+    /// Exchanges a second that say whether it is slow, lately.
+    known: f64,
     /// Usually overdue, and usually completed a second.
     usual_overdue: f64,
     usual_rate: f64,
@@ -94,6 +98,7 @@ impl Default for Slow {
             slow_for_s: 0.0,
             share: 0.0,
             usual_share: 0.1,
+            known: 0.0,
             usual_overdue: 0.0,
             usual_rate: 0.0,
             usual_s: 0.0,
@@ -135,6 +140,7 @@ impl Slow {
         let missing = (self.usual_rate * seen.s - all).max(0.0);
         let stuck = (seen.overdue - 2.0 * self.usual_overdue).max(0.0).min(missing);
         (all, slow) = (all + stuck, slow + stuck);
+        self.known += weight(seen.s, SHOWN_S) * (all / seen.s.max(1e-3) - self.known);
         if all > 0.0 {
             let certain = (all / SAMPLES).min(1.0);
             let (share, middle) = (slow / all, self.middle());
@@ -251,6 +257,18 @@ impl Slow {
     /// Whether it is slow at the moment.
     pub(super) fn is_slow(&self) -> bool {
         self.share > self.middle()
+    }
+
+    /// Whether enough exchanges say that it is not slow.
+    pub(super) fn is_fast(&self) -> bool {
+        self.known >= KNOWN && !self.is_slow()
+    }
+
+    /// So many times as many exchanges are seen from now on.
+    pub(super) fn scale(&mut self, times: f64) {
+        for rate in [&mut self.usual_rate, &mut self.usual_overdue] {
+            *rate = (*rate * times).min(RATE_CEILING);
+        }
     }
 
     /// Whether it may become one: from here on demand is compared with what was before.

@@ -8,15 +8,20 @@
 //! limit that holds a crowd would look like its end. Where one connection in n is followed, the detectors see the sample: what is beyond chance depends on
 //! how many were counted. What is shown is multiplied.
 
+mod counted;
 mod kept;
+mod sharing;
+
+pub(super) use counted::Counted;
 
 use super::limiting::{LimitIntent, Limited};
 use super::neighbours::Neighbours;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use tidegate_bpf::policy::BucketSpec;
 use tidegate_bpf::{Error, ROUTER_SWEEPS, RouterLimited, RouterTimes};
-use tidegate_control::crowd::{CrowdLimit, CrowdSaid, CrowdTick, Crowds, TakenBack, Took, Why};
+use tidegate_control::crowd::{
+    CrowdLimit, CrowdSaid, CrowdTick, Crowds, Sharing, TakenBack, Took, Why,
+};
 use tidegate_model::record::What;
 use tidegate_model::router::{CrowdState, DestinationCounts};
 use tidegate_model::{Listen, Mode, Protocol};
@@ -62,58 +67,6 @@ const SUBTRACTED_FOR: Nanos = Nanos::from_secs(10);
 /// Share of the handshakes whose notes were overwritten, above which nothing is concluded: a flood of SYNs.
 const FLOODED: f64 = 0.05;
 const FLOODED_MIN: u64 = 20;
-
-/// What the kernel counts of a destination, by its place.
-pub(super) trait Counted {
-    fn counts(&self, place: usize) -> Option<DestinationCounts>;
-    fn times(&self, place: usize) -> Option<RouterTimes>;
-    /// How often sweeps saw an exchange that takes too long.
-    fn overdue(&self, place: usize) -> Option<u64>;
-    /// From how long on it does; zero: none does.
-    fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), Error>;
-    /// Handshakes whose notes were overwritten, in all.
-    fn overwritten(&self) -> Result<u64, Error>;
-    /// What the limit of a destination has done.
-    fn limited(&self, place: usize) -> Option<RouterLimited>;
-    /// Limits new connections to a destination, or does not any more.
-    fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error>;
-    /// The lease on all limits, and how they hold; `None`: they do not.
-    fn renew(&self, now: Nanos, mode: Option<Mode>) -> Result<(), Error>;
-}
-
-impl Counted for tidegate_bpf::Router {
-    fn counts(&self, place: usize) -> Option<DestinationCounts> {
-        self.counts(place)
-    }
-
-    fn times(&self, place: usize) -> Option<RouterTimes> {
-        self.times(place)
-    }
-
-    fn overdue(&self, place: usize) -> Option<u64> {
-        self.overdue(place)
-    }
-
-    fn set_overdue_after(&self, place: usize, after: Nanos) -> Result<(), Error> {
-        self.set_overdue_after(place, after)
-    }
-
-    fn overwritten(&self) -> Result<u64, Error> {
-        Ok(self.losses()?.handshakes)
-    }
-
-    fn limited(&self, place: usize) -> Option<RouterLimited> {
-        self.limited(place)
-    }
-
-    fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error> {
-        self.set_limit(place, limit)
-    }
-
-    fn renew(&self, now: Nanos, mode: Option<Mode>) -> Result<(), Error> {
-        self.renew(now, mode)
-    }
-}
 
 /// A crowd that is there.
 #[derive(Debug)]
@@ -175,6 +128,9 @@ struct Watched {
 #[derive(Debug, Default)]
 pub(super) struct FlashCrowds {
     detectors: Crowds,
+    /// What other routers see, and which of them are heard.
+    sharing: Sharing,
+    heard: BTreeSet<String>,
     watched: BTreeMap<usize, Watched>,
     /// Destinations for which there was no room at the last look.
     unwatched: usize,
@@ -224,12 +180,13 @@ impl FlashCrowds {
     }
 
     fn forget(&mut self, counted: &impl Counted, now: Nanos) {
-        let detectors = &mut self.detectors;
+        let (detectors, sharing) = (&mut self.detectors, &mut self.sharing);
         self.watched.retain(|place, one| {
             let limited = one.limited.rate().is_some();
             let keep = one.alarm.is_some() || limited || now.since(one.busy) < FORGOTTEN_AFTER;
             if !keep {
                 detectors.forget(*place as u64);
+                sharing.forget(*place as u64);
                 // What it counts is read by nobody.
                 let _ = counted.set_overdue_after(*place, Nanos::ZERO);
             }
@@ -362,7 +319,8 @@ impl FlashCrowds {
             let mode = intent.now().filter(|_| spared.is_none());
             let enforced = mode == Some(Mode::Enforce);
             let scale = Scale { period, sample, enforced, flooded };
-            let of = one.ask(&mut self.detectors, *place, (&tick, &scale, now));
+            let both = (&mut self.detectors, &mut self.sharing);
+            let of = one.ask(both, *place, (&tick, &scale, now));
             failed = failed.and(one.count_overdue(counted, *place, of.overdue_after));
             let wanted = mode.and(of.limit.or(of.would));
             one.unlimited = spared.or(of.taken_back.map(TakenBack::text)).unwrap_or(FITS);
@@ -485,6 +443,7 @@ impl FlashCrowds {
                 unlimited: unlimited.to_owned(),
                 refused,
                 would_refuse,
+                part: limit.and_then(|_| self.sharing.part(*place as u64)),
             };
             Some((*place, state))
         };
@@ -686,23 +645,28 @@ impl Watched {
     /// What the detector makes of it.
     fn ask(
         &mut self,
-        detectors: &mut Crowds,
+        (detectors, sharing): (&mut Crowds, &mut Sharing),
         place: usize,
         (tick, scale, now): (&Tick, &Scale, Nanos),
     ) -> CrowdSaid {
         let key = place as u64;
-        let mut said = detectors.tick(key, &self.shown(tick, scale), scale.enforced);
-        if detectors.demand(key) >= BUSY {
+        let shown = self.shown(tick, scale);
+        let alone = detectors.tick(key, &shown, scale.enforced);
+        let sight = self.sight(place, scale, now);
+        let mut said = sharing.tick(&sight, &shown, (&*detectors, alone));
+        if detectors.demand(key).max(sharing.demand(key)) >= BUSY {
             self.busy = now;
         }
         if now < self.learns_until || now.since(self.busy) >= QUIET_AFTER {
             detectors.rest(key);
+            sharing.rest(key);
             said = CrowdSaid { overdue_after: said.overdue_after, slow: said.slow, ..NOTHING };
         }
         // What a limit holds is no usual load, nor is what was held within the hour.
         let usual = |alarm: &Alarm| now.since(alarm.since.max(self.had_limit)) >= USUAL_AFTER;
         if said.limit.is_none() && self.alarm.as_ref().is_some_and(usual) {
             detectors.forget(key);
+            sharing.forget(key);
             self.learns_until = now + LEARNS_FOR;
             said = CrowdSaid { overdue_after: said.overdue_after, slow: said.slow, ..NOTHING };
         }

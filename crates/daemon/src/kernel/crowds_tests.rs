@@ -3,7 +3,7 @@
 
 use super::*;
 use std::cell::{Cell, RefCell};
-use tidegate_bpf::policy::Durations;
+use tidegate_bpf::policy::{BucketSpec, Durations};
 
 /// From one sweep to the next.
 const SWEEP: Nanos = Nanos::from_millis(100);
@@ -453,3 +453,5 @@ fn destinations_beyond_the_bound_wait_until_one_is_watched_for_nothing() {
 
 #[path = "limiting_tests.rs"]
 mod limiting;
+#[path = "shared_tests.rs"]
+mod shared;

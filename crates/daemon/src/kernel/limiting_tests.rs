@@ -20,7 +20,7 @@ fn intent(limit: &str, service: &str) -> LimitIntent {
     LimitIntent::of(&tidegate_config::parse(&text, &registry).unwrap())
 }
 
-fn mode(mode: &str) -> LimitIntent {
+pub(super) fn mode(mode: &str) -> LimitIntent {
     intent(&format!(", limit: {{mode: {mode}}}"), "{mode: shadow, listen: ['*:80']}")
 }
 

@@ -2,7 +2,7 @@
 //! A router's measurement and limits as the daemon keeps them: sweeps with the heartbeats, figures once an interval, and
 //! links that are made again. It is no part of what protects: whatever fails here is told, and all else goes on.
 
-use super::crowds::{BUSY, FlashCrowds};
+use super::crowds::FlashCrowds;
 use super::limiting::LimitIntent;
 use crate::state::KeptCrowd;
 use ipnet::IpNet;
@@ -15,6 +15,7 @@ use tidegate_model::record::What;
 use tidegate_model::router::{
     DestinationCounts, DestinationFigures, DestinationState, RouterState,
 };
+use tidegate_model::sharing::{DestinationReport, RouterReports};
 use tidegate_model::snapshot::ReasonCount;
 use tidegate_units::Nanos;
 
@@ -79,6 +80,7 @@ impl Measured {
             Ok(router) => measured.router = Some(router),
             Err(error) => measured.unattached = vec![error.to_string()],
         }
+        measured.crowds.share_with(&others(config));
         measured.exempt();
         measured.attach(dataplane);
         if measured.unattached.is_empty() {
@@ -124,6 +126,7 @@ impl Measured {
             tracing::warn!(%error, "router: the destinations are those of before");
         }
         (self.intent, self.sources) = (LimitIntent::of(config), config.exempt.sources.clone());
+        self.crowds.share_with(&others(config));
         self.exempt();
         self.attach(dataplane);
     }
@@ -187,6 +190,15 @@ impl Measured {
         self.tell(now);
     }
 
+    /// Takes in what other routers told; what they are to be told, if it is time to.
+    pub(super) fn share(
+        &mut self,
+        now: Nanos,
+        heard: Vec<RouterReports>,
+    ) -> Option<Vec<DestinationReport>> {
+        self.crowds.share(now, heard)
+    }
+
     /// What the next process needs.
     pub(super) fn kept(&self) -> Vec<KeptCrowd> {
         self.crowds.kept()
@@ -209,6 +221,7 @@ impl Measured {
             (state.limits_time, state.limits_allowed) = self.crowds.limits();
             let (mode, open) = self.crowds.limits_open();
             (state.limit_mode, state.limits_open) = (mode, open);
+            state.sharing = self.crowds.others(now);
             state.crowds_missed = self.crowds.blind(now).unwrap_or_default();
             let problems: Vec<&str> =
                 self.unattached.iter().chain(&self.failed).map(String::as_str).collect();
@@ -251,11 +264,14 @@ impl Measured {
         let (then, before) = self.before.take().unwrap_or_default();
         let period = (then != Nanos::ZERO).then(|| now.since(then).as_secs_f64());
         let was = |place: usize| before.get(place).copied().unwrap_or_default();
-        let enough = period.map_or(u64::MAX, |s| (BUSY * s) as u64);
-        let busy = read
-            .iter()
-            .filter(|(place, _, counts)| counts.begun.saturating_sub(was(*place).begun) >= enough);
-        self.crowds.watch(router, busy.map(|(place, address, _)| (*place, address)), now);
+        let enough = period.map_or(u64::MAX, |s| (self.crowds.busy_from() * s) as u64);
+        let is_busy = |(place, address, counts): &&Read| {
+            let begun = counts.begun.saturating_sub(was(*place).begun);
+            begun >= enough || (begun > 0 && self.crowds.others_tell_of(address, now))
+        };
+        let busy: Vec<_> = read.iter().filter(is_busy).collect();
+        let busy = busy.into_iter().map(|(place, address, _)| (*place, address));
+        self.crowds.watch(router, busy, now);
         let crowded: BTreeSet<usize> = self.crowds.now(now).into_keys().collect();
         let order = busiest(&read, was, &crowded);
         let mut times = BTreeMap::new();
@@ -308,6 +324,12 @@ fn look_for_crowds(router: &Router, crowds: &mut FlashCrowds, now: Nanos) -> Res
         crowds.watch(router, known.into_iter(), now);
     }
     Ok(())
+}
+
+/// The other routers with which this one shares.
+fn others(config: &Config) -> Vec<String> {
+    let routers = config.cluster.iter().flat_map(|cluster| &cluster.routers);
+    routers.map(|router| router.name.clone()).collect()
 }
 
 /// Before anything was measured.

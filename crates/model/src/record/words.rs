@@ -55,7 +55,9 @@ impl What {
             Self::CrowdBegan { .. }
             | Self::CrowdEnded { .. }
             | Self::CrowdLimited { .. }
-            | Self::CrowdUnlimited { .. } => self.sentence_of_crowd(),
+            | Self::CrowdUnlimited { .. }
+            | Self::RouterHeard { .. }
+            | Self::RouterLost { .. } => self.of_crowds(),
             Self::HooksLost { interface, why, open } => {
                 let open = if *open { ", and nothing is limited there" } else { "" };
                 format!("interface {interface}: hooks are lost{open}: {why}")
@@ -105,42 +107,6 @@ impl What {
             }
             Self::RulesEnded { peer, count, within, .. } => {
                 format!("{count} rule(s) of the router {peer} ended{}", past(*within))
-            }
-            _ => String::new(),
-        }
-    }
-
-    /// The same of a flash crowd and its limit.
-    fn sentence_of_crowd(&self) -> String {
-        match self {
-            Self::CrowdBegan { destination, why, demand, slow } => {
-                let slow = slow * 100.0;
-                format!(
-                    "{destination}: flash crowd began: {why}; {demand:.0} exchanges/s, {slow:.0} % slow for their \
-                     size"
-                )
-            }
-            Self::CrowdEnded { destination, why, lasted, refused, would_refuse } => {
-                let of = |n: &u64, what: &str| match n {
-                    0 => String::new(),
-                    n => format!("; {n} SYNs {what}"),
-                };
-                let (refused, more) =
-                    (of(refused, "refused"), of(would_refuse, "beyond its limit passed"));
-                format!("{destination}: flash crowd ended after {lasted}; {why}{refused}{more}")
-            }
-            Self::CrowdLimited { destination, rate, shadow } => {
-                let done = if *shadow { "would be limited" } else { "are limited" };
-                format!("{destination}: new connections {done} to {rate:.1}/s")
-            }
-            Self::CrowdUnlimited { destination, why, lasted, refused, shadow } => {
-                let (done, what) = match shadow {
-                    true => ("would be limited", "would have been refused"),
-                    false => ("are limited", "were refused"),
-                };
-                format!(
-                    "{destination}: new connections {done} no longer, after {lasted}: {why}; {refused} SYNs {what}"
-                )
             }
             _ => String::new(),
         }

@@ -95,4 +95,9 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("router_destinations", Itself(NUMBER)),
     ("router_flash_crowd", Sum("router_flash_crowd_seconds_total")),
     ("router_limit_rate_per_second", Sum("router_limit_allowed_connections_total")),
+    (
+        "router_limit_share_ratio",
+        Itself("the rate of the limit is counted: it has the share in it"),
+    ),
+    ("router_shared_report_age_seconds", Itself(AGE)),
 ];

@@ -129,6 +129,34 @@ pub(crate) const METRICS: &[Metric] = &[
         &[],
         |s, out| each(s, |r| out(&[], r.limits_time.as_secs_f64().into())),
     ),
+    gauge(
+        "router_limit_share",
+        "ratio",
+        "This router's part of the demand of a destination, by which several routers divide its limit; absent where it \
+         is not divided.",
+        &["destination"],
+        |s, out| {
+            each(s, |r| {
+                for crowd in &r.crowds {
+                    crowd.part.iter().for_each(|p| out(&[&crowd.destination], p.share.into()));
+                }
+            });
+        },
+    ),
+    gauge(
+        "router_shared_report_age",
+        "seconds",
+        "Time since the last report of another router with which this one shares.",
+        &["peer"],
+        |s, out| {
+            each(s, |r| {
+                for other in &r.sharing {
+                    let age = other.age.map(|age| age.as_secs_f64());
+                    age.into_iter().for_each(|age| out(&[&other.router], age.into()));
+                }
+            });
+        },
+    ),
     counter(
         "router_unmeasured",
         "",

@@ -9,6 +9,7 @@ use tidegate_model::router::{
     CrowdState, DestinationCounts, DestinationFigures, DestinationState, RouterState,
 };
 use tidegate_model::shadow::ShadowSums;
+use tidegate_model::sharing::{PartState, SharingState};
 use tidegate_model::signals::{
     AcceptQueue, Balance, BucketCounts, BucketSignals, Counts, Family, InterfaceQueue, Queue,
     Reading, Resource, Signals, Time, Times,
@@ -507,6 +508,21 @@ pub(crate) fn snapshot() -> Snapshot {
     }
 }
 
+fn crowd() -> CrowdState {
+    CrowdState {
+        destination: "192.0.2.1:80".into(),
+        lasts: Nanos::from_secs(12),
+        why: "only its server is slow".into(),
+        demand: 75.0,
+        slow: 0.61,
+        limit: Some(48.25),
+        unlimited: String::new(),
+        refused: 900,
+        would_refuse: 31,
+        part: Some(PartState { routers: 2, whole: 80.5, share: 0.6 }),
+    }
+}
+
 pub(crate) fn router() -> RouterState {
     let counts = DestinationCounts {
         syns: 410,
@@ -545,17 +561,16 @@ pub(crate) fn router() -> RouterState {
             ReasonCount { reason: "unknown".into(), count: 3 },
         ],
         crowds_missed: String::new(),
-        crowds: vec![CrowdState {
-            destination: "192.0.2.1:80".into(),
-            lasts: Nanos::from_secs(12),
-            why: "only its server is slow".into(),
-            demand: 75.0,
-            slow: 0.61,
-            limit: Some(48.25),
-            unlimited: String::new(),
-            refused: 900,
-            would_refuse: 31,
-        }],
+        crowds: vec![crowd()],
+        sharing: vec![
+            SharingState {
+                router: "r2".into(),
+                age: Some(Nanos::from_millis(400)),
+                destinations: 2,
+                crowds: 1,
+            },
+            SharingState { router: "r3".into(), ..SharingState::default() },
+        ],
         limit_mode: Some(Mode::Enforce),
         limits_open: String::new(),
         limits_time: Nanos::from_secs(40),

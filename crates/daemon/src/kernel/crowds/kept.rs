@@ -3,7 +3,7 @@
 //!
 //! A destination is known once a handshake with it was completed. So crowds wait for theirs, for a minute at most.
 
-use super::{Alarm, FlashCrowds, TICK, Watched};
+use super::{Alarm, FlashCrowds, Scale, TICK, Watched};
 use crate::state::{KeptCrowd, LEARNED_AGE_MAX};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -91,7 +91,12 @@ impl FlashCrowds {
         let same = kept.sample == self.sample;
         let taken = same.then(|| self.detectors.restore(place as u64, &kept.detector, age));
         match taken.flatten() {
-            Some(alarm) => one.go_on(kept, (alarm, age, now)),
+            Some(alarm) => {
+                let scale =
+                    Scale { period: TICK, sample: self.sample, enforced: false, flooded: false };
+                self.sharing.restore(&one.sight(place, &scale, now), &self.detectors);
+                one.go_on(kept, (alarm, age, now));
+            }
             None => {
                 tracing::info!(destination = %one.address, same, "its flash crowd was not taken over")
             }

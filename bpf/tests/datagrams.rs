@@ -305,7 +305,7 @@ fn hooks_that_count_none_look_at_none_and_a_reload_keeps_counts() {
     assert!(!dropped(&plane, TestHook::Xdp, &v4().udp(9, 80)));
 }
 
-/// A packet made by the dice, and whether it is a datagram to the service: its ports are there.
+/// A packet made at random, and whether it is a datagram to the service: its ports are there.
 fn any(dice: &mut Dice) -> (Packet, bool) {
     let is4 = dice.one_in(2);
     let (address, port) = (10 + dice.u8() % 2, 79 + u16::from(dice.u8() % 3));

@@ -18,7 +18,7 @@ const ANY: &str = "";
 const ABI: &str = "bpf/abi/";
 const KERNEL: &str = "bpf/vmlinux/";
 
-const LAW: [Row; 20] = [
+const LAW: [Row; 21] = [
     Row {
         folder: "policy/contract",
         ours: &["policy/contract/", "policy/reasons.def"],

@@ -2,8 +2,8 @@
 //! What no schema can say of the other routers of a domain.
 
 use super::{ClusterConfig, SharingRouterConfig};
-use crate::name::name_fault;
 use crate::error::step;
+use crate::name::name_fault;
 use crate::types::Config;
 
 /// What is wrong, and where.

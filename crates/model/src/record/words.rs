@@ -39,19 +39,7 @@ impl What {
             Self::CongestionEnded { interface, lasted } => {
                 format!("{interface}: congestion ended after {lasted}")
             }
-            Self::DatagramsLimited { service, rate } => {
-                format!("{service}: a peer limits datagrams to {rate:.1}/s")
-            }
-            Self::DatagramsUnlimited { service, lasted, offered, refused, would_refuse } => {
-                let more = match would_refuse {
-                    0 => String::new(),
-                    n => format!("; {n} beyond the limit passed"),
-                };
-                format!(
-                    "{service}: datagrams are not limited any more, after {lasted}: {offered} came, {refused} \
-                     refused{more}"
-                )
-            }
+            Self::DatagramsLimited { .. } | Self::DatagramsUnlimited { .. } => self.of_datagrams(),
             Self::CrowdBegan { .. }
             | Self::CrowdEnded { .. }
             | Self::CrowdLimited { .. }
@@ -78,6 +66,26 @@ impl What {
             Self::Started { version, .. } => format!("tidegate {version} started"),
             Self::Stopped { kept: true } => "stopped; hooks and limits stay for the next".into(),
             Self::Stopped { .. } => "stopped; everything passes".into(),
+        }
+    }
+
+    /// Limits on datagrams; else nothing.
+    fn of_datagrams(&self) -> String {
+        match self {
+            Self::DatagramsLimited { service, rate } => {
+                format!("{service}: a peer limits datagrams to {rate:.1}/s")
+            }
+            Self::DatagramsUnlimited { service, lasted, offered, refused, would_refuse } => {
+                let more = match would_refuse {
+                    0 => String::new(),
+                    n => format!("; {n} beyond the limit passed"),
+                };
+                format!(
+                    "{service}: datagrams are not limited any more, after {lasted}: {offered} came, {refused} \
+                     refused{more}"
+                )
+            }
+            _ => String::new(),
         }
     }
 

@@ -20,6 +20,7 @@
 #define TG_ROUTER_LIMIT_H
 
 #include "flow.h"
+#include "../packet/refused.h"
 
 #define TG_ROUTER_NOTE_MASK (TG_ROUTER_NOTES - 1)
 #define TG_ROUTER_REPLIED_UNITS 64	/* a SYN-ACK says so long that its SYN passed */

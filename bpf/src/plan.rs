@@ -2,10 +2,10 @@
 //! What the dataplane follows: a configuration, and what only the daemon knows.
 
 use crate::abi::{
-    BucketCopy, BucketTotals, CLASSES_MAX, Chain, Conn, Counts, FLOW_WAYS, FlowSet, FlowSources,
-    FlowTimes, IMPORT_RULES, ImportCounts, Listeners, Pending, RULE_BUCKETS_MAX, RULES_MAX,
-    ReasonCounts, RequestChain, RuleCounts, SERVICES_MAX, SLOTS, SOURCE_WAYS, Source, SourceSet,
-    SrcPrefixes, Totals,
+    BucketCopy, BucketTotals, CLASSES_MAX, Chain, Conn, Counts, Datagrams, FLOW_WAYS, FlowSet,
+    FlowSources, FlowTimes, IMPORT_RULES, ImportCounts, Listeners, Pending, RULE_BUCKETS_MAX,
+    RULES_MAX, ReasonCounts, RequestChain, RuleCounts, SERVICES_MAX, SLOTS, SOURCE_WAYS, Source,
+    SourceSet, SrcPrefixes, Totals,
 };
 use crate::{Error, lately};
 use std::net::IpAddr;
@@ -160,8 +160,8 @@ impl Plan {
 
     /// Bytes of what each CPU has for itself, but for some KiB to work in.
     fn counters(&self) -> u64 {
-        let service =
-            size_of::<BucketCopy>() + CLASSES_MAX * size_of::<Counts>() + size_of::<Totals>();
+        let connections = size_of::<BucketCopy>() + CLASSES_MAX * size_of::<Counts>();
+        let service = connections + size_of::<Totals>() + size_of::<Datagrams>();
         let rules = SERVICES_MAX * size_of::<ReasonCounts>()
             + RULE_BUCKETS_MAX * size_of::<BucketTotals>()
             + SLOTS as usize * RULES_MAX * size_of::<RuleCounts>();

@@ -368,7 +368,7 @@ fn what_a_killed_daemon_left_goes_without_its_file() {
     update.args(["map", "update", "pinned"]).arg(version.unwrap()).args(long_ago);
     assert!(update.status().unwrap().success());
     let told = detach(&[]);
-    assert!(told.contains("`tidegate detach --orphans` takes them off"), "{told}");
+    assert!(told.contains("`tidegate detach --orphans` detaches them"), "{told}");
     let told: Vec<String> =
         look().iter().map(|line| line.replace("would detach", "detached")).collect();
     let done = ours(&detach(&["--orphans"]));

@@ -252,10 +252,13 @@ fn strangers(crowd: &mut Crowd, names: [&'static str; 2], packets: u32) -> Resul
     Ok(measured)
 }
 
+type Make = Box<dyn Fn() -> Result<Crowd>>;
+type Measure = Box<dyn Fn(&mut Crowd) -> Result<Measured>>;
+
 /// A crowd that is made when it is needed first, and what is measured of it.
 struct Play {
-    make: Box<dyn Fn() -> Result<Crowd>>,
-    play: Box<dyn Fn(&mut Crowd) -> Result<Measured>>,
+    make: Make,
+    play: Measure,
     crowd: Option<Crowd>,
     measured: Measured,
 }
@@ -294,9 +297,7 @@ impl Subject for One {
 pub fn subjects(scale: &Scale) -> Subjects {
     let Scale { connections, places, few, full, packets } = *scale;
     let mut subjects = Subjects::new();
-    let mut add = |make: Box<dyn Fn() -> Result<Crowd>>,
-                   play: Box<dyn Fn(&mut Crowd) -> Result<Measured>>,
-                   named: &[(&'static str, &'static str)]| {
+    let mut add = |make: Make, play: Measure, named: &[(&'static str, &'static str)]| {
         let (crowd, measured) = (None, Measured::new());
         let play = Rc::new(RefCell::new(Play { make, play, crowd, measured }));
         for (name, about) in named {

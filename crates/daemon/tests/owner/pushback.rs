@@ -250,7 +250,7 @@ fn a_congested_router_tells_of_datagrams_and_limits_them() {
     let told = notices(&world);
     let of = |unit| told.iter().filter(move |(_, notice)| notice.unit == unit);
     assert_eq!(of(Unit::Datagrams).count(), of(Unit::Connections).count());
-    let (peer, notice) = of(Unit::Datagrams).last().unwrap();
+    let (peer, notice) = of(Unit::Datagrams).next_back().unwrap();
     assert_eq!((peer.as_str(), notice.service.as_str()), ("b1", "shop"), "and not of the other");
     assert!((notice.offered.get() - 500.0).abs() < 10.0, "{notice:?}");
     let push = |world: &mut World, sequence| {
@@ -310,12 +310,15 @@ fn a_congested_router_tells_of_datagrams_and_limits_them() {
     assert_eq!(told.collect::<Vec<_>>(), [(300.0, 0), (0.0, 60 * 20)], "one begin, one end");
 }
 
+/// To whom, which limit, and the notice that it answers.
+type Answered = (String, Restriction, Option<(Rate, u64)>);
+
 /// What the server takes stands in its configuration.
 #[test]
 fn a_server_answers_notices_of_datagrams_by_what_it_takes() {
     let config = SERVER.replace("listen: ['*:80']", "listen: ['*:80'], datagrams: 100/s");
     let mut world = World::new(&config);
-    let answers = |world: &World| -> Vec<(String, Restriction, Option<(Rate, u64)>)> {
+    let answers = |world: &World| -> Vec<Answered> {
         let said = world.memory.lock().unwrap().said.pop().unwrap_or_default();
         let limit =
             |out: tidegate_peer::OutgoingLimit| (out.target, out.limit.restriction, out.answers);

@@ -137,7 +137,7 @@ impl Other {
             let demand = report.demand_milli as f64 / 1e3;
             let is_new = now.since(self.since) < NEW_FOR;
             let known = self.destinations.contains_key(&report.destination);
-            if !known && self.destinations.len() >= SHARED_MAX {
+            if !known && !self.has_room(now) {
                 continue;
             }
             let new = || Heard {
@@ -151,6 +151,17 @@ impl Other {
             heard.demand.put(now, demand);
             (heard.at, heard.report) = (heard.at.max(at), report);
         }
+    }
+
+    /// Whether there is a place for another destination: that of which nothing was told for longest gives its own, if that
+    /// is not fresh.
+    fn has_room(&mut self, now: Nanos) -> bool {
+        if self.destinations.len() < SHARED_MAX {
+            return true;
+        }
+        let oldest = self.destinations.iter().min_by_key(|(_, heard)| heard.at);
+        let old = oldest.filter(|(_, heard)| now.since(heard.at) > FRESH).map(|(at, _)| *at);
+        old.is_some_and(|old| self.destinations.remove(&old).is_some())
     }
 
     /// What is not told of any more gives its place away.
@@ -260,7 +271,7 @@ impl Others {
             let Some(heard) = other.destinations.get(destination) else { continue };
             let counts = other.counts(heard, now);
             let Some(heard) = other.destinations.get_mut(destination) else { continue };
-            let demand = heard.report.demand_milli as f64 / 1e3;
+            let demand = heard.of_sample(heard.report.demand_milli as f64 / 1e3, sample);
             before += heard.there * demand;
             after += counts.there * demand;
             heard.there = counts.there;
@@ -290,10 +301,14 @@ impl Others {
 }
 
 impl Heard {
+    /// What is told, where one connection in `sample` is followed here.
+    fn of_sample(&self, told: f64, sample: u32) -> f64 {
+        told * f64::from(self.report.sample) / f64::from(sample.max(1))
+    }
+
     fn add(&mut self, seen: &mut Seen, counts: Counts, (now, period, sample): (Nanos, Nanos, u32)) {
         let report = &self.report;
-        let followed = f64::from(report.sample) / f64::from(sample.max(1));
-        let level = counts.weight * followed;
+        let level = self.of_sample(counts.weight, sample);
         let part = level * period.as_secs_f64() / report.span().as_secs_f64().max(0.1);
         seen.first_attempts += part * report.first_milli as f64 / 1e3;
         let each = [report.connected, report.started, report.completed, report.given_up];
@@ -305,7 +320,7 @@ impl Heard {
         }
         seen.in_flight += level * f64::from(report.in_flight);
         self.demand.trim(now);
-        seen.demands.push(counts.weight * self.demand.most());
+        seen.demands.push(level * self.demand.most());
         seen.is_common |= !report.fast;
         if !counts.fresh {
             return;
@@ -425,6 +440,22 @@ mod tests {
         others.hear(now, told(now));
         let seen = others.see((now, Nanos::SECOND), &place(), (7, 7.0));
         assert_eq!((seen.counts[2], seen.in_flight), (1, 4.0 / 7.0));
+        assert_eq!((&seen.demands[..], seen.times), (&[1.0][..], 8.0 / 7.0), "and demand");
+    }
+
+    #[test]
+    fn what_is_told_of_no_more_gives_its_place_to_what_is_new() {
+        let (mut others, mut now) = (others(), Nanos::from_secs(100));
+        for port in 1..=SHARED_MAX as u16 {
+            let mut one = told(now);
+            one.reports[0].destination.set_port(port);
+            others.hear(now, one);
+        }
+        others.hear(now, told(now));
+        assert!(!others.tell_of(&place(), now), "all of them are fresh");
+        now += FRESH + Nanos::SECOND;
+        others.hear(now, told(now));
+        assert!(others.tell_of(&place(), now));
     }
 
     #[test]

@@ -60,7 +60,7 @@ const EFFECT_S: f64 = 30.0;
 const FALLS: f64 = 0.95;
 /// Time constant of the share of tokens that lead to an exchange, seconds; and no smaller share raises the limit.
 const LEADS_S: f64 = 4.0;
-const LEADS: f64 = 0.25;
+pub(super) const LEADS: f64 = 0.25;
 /// So many of the last tokens count in any case, and fewer than so many say nothing.
 const TOKENS: f64 = 20.0;
 const TOKENS_LEAST: f64 = 5.0;
@@ -134,21 +134,21 @@ impl TakenBack {
 
 /// Tokens, and what they led to.
 #[derive(Clone, Copy, Debug, Default)]
-struct Led {
+pub(super) struct Led {
     tokens: f64,
     connected: f64,
     started: f64,
 }
 
 impl Led {
-    fn add(&mut self, shown: &Shown) {
+    pub(super) fn add(&mut self, shown: &Shown) {
         self.tokens += shown.tokens;
         self.connected += shown.connected;
         self.started += shown.started;
     }
 
     /// What is older than [`LEADS_S`] counts less and less, but for the last tokens.
-    fn fade(&mut self, s: f64) {
+    pub(super) fn fade(&mut self, s: f64) {
         let last = (TOKENS / self.tokens.max(f64::MIN_POSITIVE)).min(1.0);
         let keeps = libm::exp(-s / LEADS_S).max(last);
         self.tokens *= keeps;
@@ -157,7 +157,7 @@ impl Led {
     }
 
     /// The share of the tokens that led to an exchange. Few tokens say nothing, and none that were not counted.
-    fn share(&self) -> f64 {
+    pub(super) fn share(&self) -> f64 {
         match self.tokens {
             tokens if tokens < TOKENS_LEAST => 1.0,
             tokens => (self.connected.min(self.started) / tokens).min(1.0),

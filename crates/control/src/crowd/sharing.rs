@@ -22,7 +22,7 @@
 use super::crowd::{Crowd, CrowdSaid, CrowdTick};
 use super::crowds::Crowds;
 use super::heard::{Others, Recent, Seen};
-use super::limit::{CrowdLimit, TakenBack, limit};
+use super::limit::{CrowdLimit, LEADS, Led, Shown, TakenBack, limit};
 use super::slow::Took;
 use crate::fleet::remote::divide;
 use std::cmp::Reverse;
@@ -39,6 +39,9 @@ const TELL_EVERY: Nanos = Nanos::from_millis(900);
 const DEMAND_S: f64 = 4.0;
 /// The least part of a limit, for clients that come first by this router.
 const LEAST: f64 = 0.02;
+/// Its own clients are served as fast as usual for so long: then it asks anew whether they wait. A limit that works makes
+/// them fast, so not at once.
+const FAST_FOR: Nanos = Nanos::from_secs(60);
 /// What others say takes no more than this of what usually comes here, and gives no more than this, of what the router
 /// alone would let pass.
 const USUAL: f64 = 0.5;
@@ -72,6 +75,12 @@ struct Shared {
     told: Counted,
     /// Its clients wait, too: the limit of all holds here.
     joined: bool,
+    /// They have been served as fast as usual for so long.
+    fast_for: Nanos,
+    /// Demand that was usual before the limit of all held here.
+    usual: f64,
+    /// What the tokens of the limit here led to.
+    led: Led,
     /// Since when there is a crowd.
     crowd: Option<Nanos>,
     fast: bool,
@@ -148,10 +157,18 @@ impl Sharing {
         shared.all.scale(seen.times);
         let mut took = Vec::new();
         let all = shared.all.tick(&seen.with(own, &mut took), sight.enforced);
-        let said = shared.join(&seen, (alone, said), all);
+        let said = shared.join((&seen, own.period), (alone, said), all);
         shared.crowd = said.alarm.then(|| shared.crowd.unwrap_or(sight.now));
         shared.fast = !said.alarm && alone.is_fast();
         said
+    }
+
+    /// A tick in which a destination was not looked at, for a flood of SYNs: what was known of it goes on.
+    pub fn flooded(&mut self, key: u64, period: Nanos) {
+        if let Some(shared) = self.shared.get_mut(&key) {
+            shared.told.span += period;
+            shared.told.flooded = true;
+        }
     }
 
     /// What the others are to be told, if it is time to: of the destinations with a crowd and with the most demand.
@@ -194,7 +211,8 @@ impl Sharing {
             let (demand, mut recent) = (alone.demand(), Recent::default());
             recent.put(sight.now, demand);
             let shared = Shared::new(sight, alone.clone());
-            self.shared.insert(sight.key, Shared { demand, recent, ..shared });
+            let usual = alone.usual();
+            self.shared.insert(sight.key, Shared { demand, recent, usual, ..shared });
         }
     }
 
@@ -224,6 +242,9 @@ impl Shared {
             recent,
             told: Counted::default(),
             joined: false,
+            fast_for: Nanos::ZERO,
+            usual: 0.0,
+            led: Led::default(),
             crowd: None,
             fast: false,
             part: None,
@@ -233,10 +254,13 @@ impl Shared {
     /// Counts a tick for the others, and the demand here: exchanges that began, and those that connections would have
     /// brought that were refused. Of these only the share counts of which tokens lead to exchanges.
     fn count(&mut self, sight: &Sight, own: &CrowdTick<'_>, (alone, said): (&Crowd, &CrowdSaid)) {
-        let leads = said.limit.map_or(1.0, |limit| limit.leads);
+        let s = own.period.as_secs_f64().max(1e-3);
+        self.led.fade(s);
+        let (tokens, connected, started) = (own.tokens, own.connected.into(), own.started.into());
+        self.led.add(&Shown { tokens, connected, started, ..Shown::default() });
+        let leads = said.limit.map_or(1.0, |limit| limit.leads).min(self.led.share());
         let passed = f64::from(own.started.min(own.connected));
         let refused = (own.first_attempts - passed).max(0.0) * leads * alone.per_connection();
-        let s = own.period.as_secs_f64().max(1e-3);
         let wanted = (f64::from(own.started) + refused) / s;
         self.demand += -libm::expm1(-s / DEMAND_S) * (wanted - self.demand);
         self.recent.put(sight.now, self.demand);
@@ -246,13 +270,18 @@ impl Shared {
     /// What holds here: of what this router alone said, and what is said of what all see.
     fn join(
         &mut self,
-        seen: &Seen,
+        (seen, period): (&Seen, Nanos),
         (alone, said): (&Crowd, CrowdSaid),
         all: CrowdSaid,
     ) -> CrowdSaid {
         self.part = None;
         // Its own clients are served as usual: nobody limits them for what others say.
-        let waits = self.joined || said.alarm || !alone.is_fast();
+        let waits = said.alarm || !alone.is_fast();
+        self.fast_for = if waits { Nanos::ZERO } else { self.fast_for + period };
+        if !self.joined {
+            self.usual = alone.usual();
+        }
+        let waits = waits || (self.joined && self.fast_for < FAST_FOR);
         self.joined = all.alarm && waits && seen.is_common;
         if !self.joined {
             return said;
@@ -288,13 +317,13 @@ impl Shared {
         let per_connection = alone.per_connection();
         let (routers, share) = (demands.len() as u64, if sum > 0.0 { here / sum } else { 0.0 });
         self.part = Some(PartState { routers, whole: whole / per_connection, share });
-        let least = USUAL * alone.usual();
+        let least = USUAL * self.usual;
         let law = own.map(|own| own.rate * own.leads * per_connection);
         let led = match law {
             Some(law) => part.max(least.min(law)).min(MORE * law),
             None => part.max(least),
         };
-        let leads = own.map_or(1.0, |own| own.leads);
+        let leads = own.map_or_else(|| self.led.share().max(LEADS), |own| own.leads);
         CrowdLimit { leads, ..limit(led / (per_connection * leads)) }
     }
 

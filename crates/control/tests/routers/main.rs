@@ -251,31 +251,54 @@ fn a_router_that_lies_takes_a_part_at_most() {
     }
 }
 
+/// It says that its clients wait, with few in flight, so that refusing seems to work.
+fn claims_a_wait(report: DestinationReport) -> DestinationReport {
+    let waits = DestinationReport { in_flight: 5, overdue: 5, ..report };
+    DestinationReport {
+        completed: 1,
+        given_up: 0,
+        first_milli: 100_000,
+        refused_milli: 90_000,
+        demand_milli: 100_000,
+        crowd_ms: Some(60_000),
+        fast: false,
+        took: vec![(4 * 64 + 60, 50)],
+        ..waits
+    }
+}
+
+/// A crowd is over, and a router goes on to say that it is there: where clients are served again, no limit stays.
+#[test]
+fn what_others_say_holds_no_limit_where_clients_are_served() {
+    for seed in SEEDS {
+        let mut world = calm(&[20.0, 5.0], seed);
+        world.offer(&[150.0, 5.0]);
+        world.run(60);
+        world.routers[1].lies = Some(claims_a_wait);
+        world.run(10);
+        assert!(world.routers[0].limit.is_some(), "seed {seed}: there is a crowd");
+        world.offer(&[20.0, 5.0]);
+        world.run(110);
+        let free = (0..120).filter(|_| {
+            world.run(1);
+            world.routers[0].limit.is_none()
+        });
+        let free = free.count();
+        assert!(free >= 110, "seed {seed}: {free} of 120 s without a limit");
+    }
+}
+
 /// Only the way behind one router is slow: the other one's clients are served, and nobody limits them.
 #[test]
 fn where_only_the_clients_of_one_router_wait_the_other_limits_nobody() {
     for seed in SEEDS {
         let mut world = calm(&[10.0, 10.0], seed);
-        // The server is that of the first router alone; those of the second have one of their own.
-        world.routers[1].lies = Some(|report| DestinationReport {
-            fast: true,
-            crowd_ms: None,
-            started: 10,
-            completed: 10,
-            given_up: 0,
-            connected: 10,
-            first_milli: 10_000,
-            refused_milli: 0,
-            in_flight: 2,
-            overdue: 0,
-            demand_milli: 10_000,
-            took: vec![(4 * 64 + 38, 10)],
-            ..report
-        });
-        world.offer(&[200.0, 1.0]);
+        world.elsewhere = Some(1);
+        world.offer(&[200.0, 10.0]);
         world.run(60);
         let means = world.means(60);
         assert!((0.8..=MOST).contains(&(means[0] / CAPACITY)), "seed {seed}: {means:.1?}");
+        assert_eq!(world.limits()[1], None, "seed {seed}: its clients are served");
     }
 }
 

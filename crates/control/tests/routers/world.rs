@@ -63,6 +63,8 @@ pub(crate) struct World {
     credit: f64,
     /// Exchanges that the server completes a second.
     pub(crate) capacity: f64,
+    /// The clients of this router have a server that carries all of them.
+    pub(crate) elsewhere: Option<usize>,
     pub(crate) now: Nanos,
     steps: u64,
     seed: u64,
@@ -164,6 +166,7 @@ impl World {
             serving: VecDeque::new(),
             credit: 0.0,
             capacity: CAPACITY,
+            elsewhere: None,
             now: Nanos::from_secs(1000),
             steps: 0,
             seed,
@@ -226,7 +229,11 @@ impl World {
             for _ in 0..20 {
                 if self.random() < chance && self.routers[n].admits() {
                     let came_s = self.now.as_secs_f64();
-                    self.queue.push_back(Exchange { router: n, came_s, ends_s: 0.0 });
+                    let one = Exchange { router: n, came_s, ends_s: came_s + USUAL_S };
+                    match self.elsewhere == Some(n) {
+                        true => self.serving.push_back(one),
+                        false => self.queue.push_back(one),
+                    }
                 }
             }
         }

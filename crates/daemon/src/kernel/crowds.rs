@@ -311,6 +311,7 @@ impl FlashCrowds {
             if flooded && one.limited.rate().is_none() {
                 one.begin_anew(counted, *place);
                 one.unlimited = FLOOD;
+                self.sharing.flooded(*place as u64, period);
                 continue;
             }
             let Some(tick) = one.tick(counted, *place, (now, period)) else { continue };

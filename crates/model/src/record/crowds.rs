@@ -37,13 +37,10 @@ impl What {
                 )
             }
             Self::RouterHeard { router } => {
-                format!("the router {router} shares what it measures: limits are divided")
+                format!("the router {router} shares what it measures")
             }
             Self::RouterLost { router, silent } => {
-                format!(
-                    "the router {router} has not been heard for {silent}: this router's part of limits stays, and is on \
-                     its own within a minute"
-                )
+                format!("the router {router} has not been heard for {silent}")
             }
             _ => String::new(),
         }

@@ -32,7 +32,10 @@ struct tg_datagram_size {
 	__u32 bytes;
 };
 
-/* virtio tells the size of what was merged, and not the number. */
+/*
+ * virtio tells the size of what was merged, and not the number. No kernel merges more than
+ * TG_DATAGRAMS_MERGED_MAX; of what says that it has more so many count and pay.
+ */
 static __always_inline struct tg_datagram_size
 tg_datagram_measure(const struct tg_packet *p, __u32 segments, __u32 segment)
 {
@@ -41,6 +44,8 @@ tg_datagram_measure(const struct tg_packet *p, __u32 segments, __u32 segment)
 	if (!segments && segment)
 		segments = (p->other.length - p->other.header + segment - 1) /
 			   segment;
+	if (segments > TG_DATAGRAMS_MERGED_MAX)
+		segments = TG_DATAGRAMS_MERGED_MAX;
 	if (segments > 1) {
 		size.datagrams = segments;
 		size.bytes += (segments - 1) * p->other.header;

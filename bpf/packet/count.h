@@ -51,7 +51,7 @@ static __always_inline void tg_count_work(const struct tg_ask *ask, int late)
 		return;
 	}
 	totals->offered++;
-	totals->repeated += ask->verdict.repeated;
+	totals->repeated += ask->verdict.repeated | ask->copy;
 	/* in shadow both: it would have been refused, and went to the server */
 	totals->admitted += tg_chain_passes(ask);
 	totals->refused += ask->verdict.kind != TG_ADMIT;

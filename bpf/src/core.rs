@@ -217,6 +217,7 @@ impl Core {
         )?;
         self.maps.clear_percpu("tg_totals", index as u32)?;
         self.maps.clear_percpu(datagrams::COUNTS, index as u32)?;
+        self.maps.clear_value(datagrams::STATES, index as u32)?;
         for class in 0..tidegate_model::CLASSES_MAX {
             let index = index * tidegate_model::CLASSES_MAX + class;
             self.maps.clear_percpu("tg_counts", index as u32)?;

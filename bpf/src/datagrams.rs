@@ -11,6 +11,8 @@ use zerocopy::IntoBytes;
 
 /// What each CPU has counted, by service.
 pub(crate) const COUNTS: &str = "tg_datagrams";
+/// What all CPUs share of limits on datagrams.
+pub(crate) const STATES: &str = "tg_datagram_states";
 
 /// The limits of all services, by their index.
 #[derive(Clone, Debug)]

@@ -209,6 +209,12 @@ impl Maps {
         values.ok_or_else(|| Error::Layout { map: name.into() })
     }
 
+    /// Sets one value to zero.
+    pub(crate) fn clear_value(&self, name: &str, index: u32) -> Result<(), Error> {
+        let zero = vec![0; self.get(name)?.value_size() as usize];
+        self.write(name, &index.to_ne_bytes(), &zero)
+    }
+
     /// Sets one value to zero on every CPU.
     pub(crate) fn clear_percpu(&self, name: &str, index: u32) -> Result<(), Error> {
         let zero: Vec<Vec<u8>> =

@@ -25,7 +25,7 @@ const RANDOM: usize = 20_000;
 
 /// Two services; a source and a port are exempt.
 fn plan() -> Plan {
-    let shop = plans::service("shop", &["192.0.2.10:80", "[2001:db8::10]:80"]);
+    let shop = plans::service("shop", &["192.0.2.10:80", "[2001:db8::10]:80", "192.0.2.10:22"]);
     let mut plan = plans::plan(vec![shop, plans::service("any", &["*:443"])]);
     plan.config.services[SHOP].datagrams = Some(Rate::per_second(50.0));
     plan.config.exempt.sources = vec!["203.0.113.9/32".parse().unwrap()];
@@ -125,6 +125,7 @@ fn others() -> Vec<(&'static str, Packet)> {
         ("ARP", eth().arp()),
         ("TCP", v4().tcp(9, 80).ack(1)),
         ("an exempt source", v4().from4([203, 0, 113, 9]).udp(9, 80)),
+        ("an exempt port", v4().udp(9, 22)),
     ]
 }
 
@@ -303,6 +304,9 @@ fn hooks_that_count_none_look_at_none_and_a_reload_keeps_counts() {
     plane.apply(&other).unwrap();
     assert_eq!(counted(&plane, SHOP), DatagramTotals::default());
     assert!(!dropped(&plane, TestHook::Xdp, &v4().udp(9, 80)));
+    limit(&mut plane, SHOP, Some(1));
+    assert!(!dropped(&plane, TestHook::Xdp, &v4().udp(9, 80)), "nothing of its limit is used");
+    assert!(dropped(&plane, TestHook::Xdp, &v4().udp(9, 80)));
 }
 
 /// A packet made at random, and whether it is a datagram to the service: its ports are there.

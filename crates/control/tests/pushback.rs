@@ -9,7 +9,9 @@ use tidegate_control::fleet::remote::{
 };
 use tidegate_control::{DefaultController, DefaultSpec};
 use tidegate_flowspec::{Action, Bounds, Change, Plan, Route, Rule};
-use tidegate_model::remote::{Arrived, Pushed, ReceivedLimit, RemoteLimit, Restriction, Scope};
+use tidegate_model::remote::{
+    Arrived, Pushed, ReceivedLimit, RemoteLimit, Restriction, Scope, Unit,
+};
 use tidegate_units::{Nanos, Rate, Share};
 
 const TICK: Nanos = Nanos::from_millis(100);
@@ -502,4 +504,31 @@ fn a_route_that_is_let_go_too_early_stays_longer_the_next_time() {
     assert!(law.rate().is_some_and(|rate| rate.get() > 121.0));
     rounds(&mut law, &mut now, 2, None, None);
     assert_eq!(law.rate(), None);
+}
+
+/// A limit on datagrams comes in answer to a notice only. Who may limit connections without one is not waited for.
+#[test]
+fn datagrams_are_limited_by_notices_alone_and_by_their_owners_alone() {
+    let mut router = Router::new();
+    router.inbound = Inbound::of(Unit::Datagrams);
+    let own = Grant { peer: "b2".into(), scopes: vec![scope(SCOPE)], ..Grant::default() };
+    let when_congested = vec![scope(SCOPE)];
+    let grant = Grant { peer: "b1".into(), when_congested, ..Grant::default() };
+    let listens = vec![SCOPE.parse().expect("an address")];
+    let service = Protected { name: "shop".into(), listens, floor: rate(1.0) };
+    router.inbound.follow(&[grant, own], vec![service]);
+    for (peer, session) in [("b1", 7), ("b2", 8)] {
+        router.inbound.session(peer, Some((session, 1)));
+    }
+    router.inbound.congested(true);
+    assert_eq!(router.seconds(3), None);
+    let mut pushed = router.pushed(50.0);
+    pushed.received.limit.restriction = Restriction::Datagrams(rate(50.0));
+    let plain = ReceivedLimit { peer: "b2".into(), session: 8, ..pushed.received.clone() };
+    assert_eq!(router.inbound.take(plain), Err(NotTaken::Unsupported));
+    assert_eq!(router.inbound.push(pushed), Ok(()));
+    assert!(router.seconds(2).is_some(), "it holds");
+    let told = router.inbound.notices(1);
+    assert_eq!(told.iter().map(|(to, _)| to.as_str()).collect::<Vec<_>>(), ["b1"]);
+    assert!(told[0].1.offered.get() > 150.0, "of all that comes: {told:?}");
 }

@@ -36,6 +36,10 @@ impl Datagrams {
         for (index, service) in config.services.iter().enumerate() {
             let totals = sensed.get(index).and_then(|sensed| sensed.totals.as_ref()?.datagrams);
             let shadow = released || only_shown(service);
+            if totals.is_none() {
+                // What comes meanwhile came in no round.
+                self.totals.remove(&service.name);
+            }
             let flow = totals.and_then(|totals| self.since(service, totals, shadow));
             came.refused_bytes += flow.map_or(0, |(_, bytes)| bytes);
             came.flows.push(flow.map(|(flow, _)| flow));
@@ -130,6 +134,9 @@ mod tests {
         assert_eq!(tick(Some([150, 18, 9_800, 6]), true), (Some((20, 20, 5, true)), 0));
         assert_eq!(tick(Some([5, 0, 0, 0]), false), (None, 0), "counted anew");
         assert_eq!(tick(Some([6, 0, 0, 0]), false), (Some((1, 1, 0, false)), 0));
+        assert_eq!(tick(None, false), (None, 0));
+        assert_eq!(tick(Some([9000, 0, 0, 0]), false), (None, 0), "that came in no round");
+        assert_eq!(tick(Some([9001, 0, 0, 0]), false), (Some((1, 1, 0, false)), 0));
     }
 
     #[test]

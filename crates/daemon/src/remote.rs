@@ -26,6 +26,9 @@ use tidegate_units::{Nanos, Rate};
 /// How often a control node is told that there is no limit: it learns the scope by that, and sends its
 /// hit counters.
 const NONE_EVERY: Nanos = Nanos::SECOND;
+/// Of a limit on datagrams so much passes at once; and what a bucket of the kernel can be.
+const AT_ONCE: Nanos = Nanos::from_millis(50);
+const BURST_MAX: f64 = 1e6;
 
 /// How often a limit is renewed at most; less often than the receiver's quota, whatever the tick is.
 const RATE_EVERY: Nanos = Nanos::from_millis(95);
@@ -119,7 +122,10 @@ impl Remote {
         });
         let protected: Vec<Protected> = protected.collect();
         self.inbound.follow(&grants, protected.clone());
-        self.datagrams.follow(&grants, protected);
+        // `min_rate` is of connections.
+        let floor = Rate::per_second(tidegate_model::RATE_FLOOR);
+        let datagrams = protected.into_iter().map(|of| Protected { floor, ..of });
+        self.datagrams.follow(&grants, datagrams.collect());
         self.links.follow(config);
         self.flowspec.follow(config);
         self.pushback.follow(config);
@@ -249,17 +255,17 @@ impl Remote {
     fn join(&mut self, config: &Config, mut own: Vec<ServiceLimits>) -> Vec<ServiceLimits> {
         self.binds.clear();
         for (limits, in_force) in own.iter_mut().zip(&self.datagrams_in_force) {
-            let limit = |of: InForce| DatagramLimit { rate: of.rate, burst: of.burst.max(1) };
+            let limit = |of: InForce| DatagramLimit { rate: of.rate, burst: datagrams_at_once(of) };
             limits.datagrams = in_force.map(limit);
         }
         let services = own.iter_mut().zip(&self.in_force).zip(&config.services).enumerate();
         for (index, ((limits, in_force), service)) in services {
             let Some(remote) = in_force else { continue };
-            // Its sender counts what arrives, and its own stack or limit may drop SYNs in silence.
-            limits.copies = true;
             if limits.rate.is_some_and(|rate| rate <= remote.rate) {
                 continue;
             }
+            // Its sender counts what arrives, and its own stack or limit may drop SYNs in silence.
+            limits.copies = true;
             self.binds.insert(index);
             let why = std::mem::take(&mut limits.why);
             let text = format!("a remote limit of {} holds; {}", remote.rate, why.text);
@@ -330,6 +336,12 @@ fn arrivals(flows: &[Option<Flow>]) -> Arrivals {
         refused: sum.refused.saturating_add(if flow.shadow { 0 } else { flow.refused }),
         ..sum
     })
+}
+
+/// Senders of datagrams send several at once: so many of a limit, more for a higher one.
+fn datagrams_at_once(limit: InForce) -> u32 {
+    let at_once = limit.rate.get() * AT_ONCE.as_secs_f64();
+    limit.burst.max(at_once.ceil().min(BURST_MAX) as u32).max(1)
 }
 
 fn floor(service: &ServiceConfig) -> Rate {

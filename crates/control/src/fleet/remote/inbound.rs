@@ -117,8 +117,9 @@ impl Inbound {
         for of in services {
             let owners = |way| owners(&self.authority, &of, way);
             let when_congested = owners(Way::Pushed);
-            let all: BTreeSet<String> =
-                owners(Way::Plain).into_iter().chain(when_congested.clone()).collect();
+            // Limits on datagrams come by notices only: nobody waits for one of another way.
+            let plain = if self.unit.is_usual() { owners(Way::Plain) } else { Vec::new() };
+            let all: BTreeSet<String> = plain.into_iter().chain(when_congested.clone()).collect();
             let owners = all.into_iter().collect();
             let before = old.iter().position(|service| service.of.name == of.name);
             let (offered, passed, refused) = before.map_or_else(Default::default, |at| {
@@ -215,8 +216,9 @@ impl Inbound {
         received: ReceivedLimit,
         pushed: Option<Relaxing>,
     ) -> Result<(), NotTaken> {
-        // The other kind has limits of its own.
-        if received.limit.restriction.unit() != self.unit {
+        // The other kind has limits of its own, and datagrams have none without a notice.
+        let comes = self.unit.is_usual() || pushed.is_some();
+        if received.limit.restriction.unit() != self.unit || !comes {
             return Err(NotTaken::Unsupported);
         }
         let way = way(pushed.as_ref());

@@ -302,10 +302,13 @@ impl Counters for Kernel {
 
     fn refused_lately(&self, config: &Config, client: IpAddr) -> Lately {
         let limited = self.measured.limited_lately();
-        lately::of_kernel(&self.dataplane, (config, &limited), client).unwrap_or_else(|error| {
+        let lately = lately::of_kernel(&self.dataplane, (config, &limited), client);
+        let lately = lately.unwrap_or_else(|error| {
             tracing::warn!(%error, "who was refused lately cannot be read");
             Lately::default()
-        })
+        });
+        let complete = lately.complete && self.measured.knows_a_minute();
+        Lately { complete, ..lately }
     }
 
     fn samples(&mut self, config: &Config, most: usize) -> Result<Vec<Sample>, PlaneError> {

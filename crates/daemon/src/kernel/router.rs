@@ -52,6 +52,8 @@ pub(super) struct Measured {
     /// Whom no limit refuses, and why the kernel does not know.
     sources: Vec<IpNet>,
     unexempted: Option<String>,
+    /// The first heartbeat and the last one: what the process before limited is not known.
+    beats: Option<(Nanos, Nanos)>,
     /// When destinations had a limit last.
     limited: BTreeMap<SocketAddr, Nanos>,
     /// What happened to what is not measured any more.
@@ -174,6 +176,7 @@ impl Measured {
     /// With each heartbeat.
     pub(super) fn heartbeat(&mut self, now: Nanos, dataplane: &Dataplane) {
         self.mend(now, dataplane);
+        self.beats = Some((self.beats.map_or(now, |(first, _)| first), now));
         let Some(router) = &mut self.router else { return self.tell(now) };
         let due = self.before.as_ref().is_none_or(|(then, _)| now.since(*then) >= INTERVAL);
         let sample = router.config().sample;
@@ -232,6 +235,12 @@ impl Measured {
     /// Destinations whose limit may have refused somebody in the last minute.
     pub(super) fn limited_lately(&self) -> Vec<SocketAddr> {
         self.limited.keys().copied().collect()
+    }
+
+    /// Whether these are all of the last minute.
+    pub(super) fn knows_a_minute(&self) -> bool {
+        let lasts = |(first, last): (Nanos, Nanos)| last.since(first) >= REFUSED_KNOWN_FOR;
+        self.state.is_none() || self.beats.is_some_and(lasts)
     }
 
     /// What is shown of it; `None`: it is not configured.

@@ -7,11 +7,12 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 XTASK := cargo xtask
 
-.PHONY: help linker setup build test demo check tidy bench golden clean
+.PHONY: help linker setup build package test demo check tidy bench golden clean
 
 help:
 	@echo 'make setup    install what is needed (Debian packages; needs root)'
 	@echo 'make build    target/release/tidegate and target/release/tidegate-lab'
+	@echo 'make package  those, and a Debian package of the product'
 	@echo 'make test     set up, build, run every test (needs root)'
 	@echo 'make demo     set up, build, overload a real server without and with tidegate (needs root)'
 	@echo 'make check    format, lints, tidy'
@@ -29,6 +30,9 @@ setup: linker
 
 build: setup
 	@$(XTASK) build
+
+package: setup
+	@$(XTASK) package
 
 test: setup
 	@$(XTASK) test

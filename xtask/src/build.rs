@@ -6,7 +6,7 @@
 //! the program, and stripping by cargo loses them.
 
 use anyhow::{Context, Result, ensure};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::process;
 
@@ -23,6 +23,11 @@ const LINK: &str = ".gnu_debuglink";
 const LINES: &str = ".debug_line";
 /// Where experiments and the demo write.
 pub(crate) const OUT: &str = "out";
+
+/// The program of the product.
+pub(crate) fn product() -> PathBuf {
+    process::root().join(FOLDER).join(PRODUCT)
+}
 
 /// Builds both programs.
 pub(crate) fn run() -> Result<()> {

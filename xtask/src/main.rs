@@ -10,6 +10,7 @@ mod check;
 mod demo;
 mod golden;
 mod guest;
+mod package;
 mod process;
 mod registers;
 mod setup;
@@ -40,6 +41,8 @@ enum Task {
     },
     /// Build target/release/tidegate and target/release/tidegate-lab, stripped
     Build,
+    /// Build those, and a Debian package of the product below target/package
+    Package,
     /// Build and run every test; the last line says `N passed, N failed` (needs root)
     Test,
     /// Overload a real server, without and with tidegate (needs root)
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Task::Setup { rivals, clients } => setup::run(rivals, clients),
         Task::Build => build::run(),
+        Task::Package => package::run(),
         Task::Test => test_run::run(),
         Task::Demo => demo::run(),
         Task::Check => check::run(),

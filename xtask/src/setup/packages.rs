@@ -25,6 +25,7 @@ pub(super) const PACKAGES: &[Package] = &[
     package("pkg-config", "finds libelf and zlib"),
     package("libelf-dev", "the BPF loader reads ELF objects"),
     package("zlib1g-dev", "ELF sections may be compressed"),
+    package("dpkg-dev", "finds the libraries that the Debian package depends on"),
     // To test: the verifier's budget is recorded for each of these compilers
     package("clang-14", "verifier budget: the compiler of Debian 12"),
     package("clang-16", "verifier budget: a compiler between the oldest and the newest"),

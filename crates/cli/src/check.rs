@@ -15,8 +15,8 @@ use tidegate_api::exit::Exit;
 use tidegate_api::http::respond;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_config::{
-    Config, ConfigError, ConfigErrors, ImportConfig, LoadError, Place, RouterConfig, ServiceConfig,
-    SharingRouterConfig, diff, doubts, load, load_located,
+    ClusterConfig, Config, ConfigError, ConfigErrors, ImportConfig, LoadError, Place, RouterConfig,
+    ServiceConfig, diff, doubts, load, load_located,
 };
 use tidegate_model::remote::Scope;
 use tidegate_model::{Change, Listen, Mode};
@@ -226,8 +226,7 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
         rules(service, out)?;
     }
     if let Some(router) = &config.router {
-        let others = config.cluster.as_ref().map_or(&[][..], |cluster| &cluster.routers[..]);
-        summary_of_router(router, (&config.services[..], others), out)?;
+        summary_of_router(router, (&config.services[..], config.cluster.as_ref()), out)?;
     }
     let Some(flowspec) = &config.flowspec else { return Ok(()) };
     let exports: Vec<&str> = flowspec.export.iter().map(|export| &*export.service).collect();
@@ -252,14 +251,17 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
 
 fn summary_of_router(
     router: &RouterConfig,
-    (services, others): (&[ServiceConfig], &[SharingRouterConfig]),
+    (services, cluster): (&[ServiceConfig], Option<&ClusterConfig>),
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let prefixes: Vec<String> = router.destinations.iter().map(ToString::to_string).collect();
     writeln!(out, "router: measures destinations in {}", prefixes.join(", "))?;
-    let others: Vec<&str> = others.iter().map(|router| router.name.as_str()).collect();
+    let others = cluster.iter().flat_map(|cluster| &cluster.routers);
+    let others: Vec<&str> = others.map(|router| router.name.as_str()).collect();
     if !others.is_empty() {
-        writeln!(out, "router: shares what it measures with {}", others.join(", "))?;
+        let bus = cluster.and_then(|cluster| cluster.bus.as_ref());
+        let over = bus.map(|bus| format!(", over the bus ({})", bus.subject)).unwrap_or_default();
+        writeln!(out, "router: shares what it measures with {}{over}", others.join(", "))?;
     }
     let Some(limit) = &router.limit else { return Ok(()) };
     let (mode, least) = (limit.mode.name(), limit.least());
@@ -312,7 +314,7 @@ mod tests {
             );
             let config = parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap();
             let (router, mut out) = (config.router.as_ref().unwrap(), Vec::new());
-            summary_of_router(router, (&config.services[..], &[][..]), &mut out).unwrap();
+            summary_of_router(router, (&config.services[..], None), &mut out).unwrap();
             let out = String::from_utf8(out).unwrap();
             assert!(out.contains("what a destination completes, 1.0/s at least (shadow)"), "{out}");
             assert_eq!(out.contains("router: destinations of web are not"), named, "{service}");

@@ -26,7 +26,7 @@ impl Config {
 }
 
 fn of_cluster(cluster: &ClusterConfig) -> Vec<(String, &Path)> {
-    let ClusterConfig { certificate, key, ca_file, grants, signing, .. } = cluster;
+    let ClusterConfig { certificate, key, ca_file, grants, signing, bus, .. } = cluster;
     let own = [("certificate", certificate), ("key", key), ("ca_file", ca_file)];
     let mut files: Vec<(String, &Path)> =
         own.map(|(key, file)| (format!("cluster.{key}"), file.as_path())).into();
@@ -41,6 +41,8 @@ fn of_cluster(cluster: &ClusterConfig) -> Vec<(String, &Path)> {
         files.push(("cluster.signing.key".into(), &signing.key));
         files.push(("cluster.signing.grant".into(), &signing.grant));
     }
+    let of_bus = bus.iter().flat_map(|bus| bus.files());
+    files.extend(of_bus.map(|(key, file)| (format!("cluster.bus.{key}"), file)));
     files
 }
 

@@ -34,9 +34,10 @@ mod types;
 
 pub use check::CLASS_DEFAULT;
 pub use cluster::{
-    BACKENDS_MAX, BackendConfig, ClusterConfig, GRANTS_MAX, GrantsConfig, PeerAddress, PeerConfig,
-    SentLimitConfig, SharingRouterConfig, SigningConfig, TARGETS_MAX, TargetConfig,
-    VALIDITY_DEFAULT, VALIDITY_RANGE, When,
+    BACKENDS_MAX, BUS_SERVERS_MAX, BackendConfig, BusConfig, BusServer, BusTls, ClusterConfig,
+    GRANTS_MAX, GrantsConfig, PeerAddress, PeerConfig, SUBJECT_MAX, SentLimitConfig,
+    SharingRouterConfig, SigningConfig, Subject, TARGETS_MAX, TargetConfig, VALIDITY_DEFAULT,
+    VALIDITY_RANGE, When,
 };
 pub use diff::diff;
 pub use error::{ConfigError, ConfigErrors, ERRORS_MAX, Place};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The tables of docs/configuration.md: the reference, from the schema, and the bounds.
 
-use super::cluster::{BACKENDS_MAX, TARGETS_MAX, VALIDITY_RANGE};
+use super::cluster::{BACKENDS_MAX, BUS_SERVERS_MAX, SUBJECT_MAX, TARGETS_MAX, VALIDITY_RANGE};
 use super::flowspec::{IMPORT_PREFIXES_MAX, SPEAKER_PEERS_MAX};
 use super::gateways::{GATEWAYS_MAX, ROUTES_MAX};
 use super::requests::*;
@@ -98,6 +98,8 @@ fn of_peers() -> Vec<(&'static str, String)> {
     vec![
         ("`cluster.peers`", PEERS_MAX.to_string()),
         ("`cluster.routers`", ROUTERS_MAX.to_string()),
+        ("`cluster.bus.servers`", BUS_SERVERS_MAX.to_string()),
+        ("`cluster.bus.subject`", format!("{SUBJECT_MAX} bytes")),
         ("`cluster.report_to`", TARGETS_MAX.to_string()),
         (
             "`services` of a peer or target, `limits` of a target, `backends` of a service",

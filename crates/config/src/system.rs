@@ -289,13 +289,8 @@ impl SystemFault {
             }
             Self::RouteForAll { index, .. } => format!("flowspec.export[{index}].service"),
             Self::PeerFile { path, .. } => {
-                let cluster = config.cluster.as_ref();
-                let key = cluster.map_or("certificate", |cluster| match path {
-                    _ if *path == cluster.key => "key",
-                    _ if *path == cluster.ca_file => "ca_file",
-                    _ => "certificate",
-                });
-                format!("cluster.{key}")
+                let named = config.files().into_iter().find(|(_, file)| file == path);
+                named.map_or_else(|| "cluster.certificate".to_owned(), |(key, _)| key)
             }
             Self::GatewayFile { gateway, path, .. } => {
                 let of = config.gateways.iter().find(|of| of.name == *gateway);

@@ -4,7 +4,7 @@
 //! Each is checked by [`Kind::check`] while the file's shape is checked, so that its fault has a
 //! place; the schema names the kind in `x-kind`.
 
-use super::cluster::PeerAddress;
+use super::cluster::{BusServer, PeerAddress, Subject};
 use super::gateways::Endpoint;
 use super::requests::{
     HostPattern, PathPrefix, check_content_type, check_cookie_name, check_cookie_value,
@@ -41,6 +41,8 @@ pub(super) enum Kind {
     CookieValue,
     ContentType,
     Address,
+    BusServer,
+    Subject,
     Spiffe,
     Endpoint,
     Scope,
@@ -67,6 +69,8 @@ impl Kind {
             "cookie-value" => Self::CookieValue,
             "content-type" => Self::ContentType,
             "address" => Self::Address,
+            "bus-server" => Self::BusServer,
+            "subject" => Self::Subject,
             "spiffe" => Self::Spiffe,
             "endpoint" => Self::Endpoint,
             "scope" => Self::Scope,
@@ -96,6 +100,8 @@ impl Kind {
             }
             Self::ContentType => "a media type such as text/plain or \"text/html; charset=utf-8\"",
             Self::Address => "\"address:port\" or \"[IPv6]:port\"",
+            Self::BusServer => "\"name:port\", \"address:port\" or \"[IPv6]:port\"",
+            Self::Subject => "words of letters, digits, - and _ with dots between them",
             Self::Endpoint => "\"unix:/absolute/path\", \"address:port\" or \"[IPv6]:port\"",
             Self::Spiffe => "an identity such as spiffe://example.org/shop-1",
             Self::Scope => {
@@ -124,6 +130,8 @@ impl Kind {
             Self::CookieValue => check_cookie_value(text),
             Self::ContentType => check_content_type(text),
             Self::Address => text.parse::<PeerAddress>().map(drop),
+            Self::BusServer => text.parse::<BusServer>().map(drop),
+            Self::Subject => text.parse::<Subject>().map(drop),
             Self::Spiffe => text.parse::<SpiffeId>().map(drop),
             Self::Endpoint => text.parse::<Endpoint>().map(drop),
             Self::Scope => text.parse::<Scope>().map(drop),

@@ -2,6 +2,7 @@
 //! The senses of a host that has peers: what back-ends report comes into the signals of the
 //! services that they serve, and the signals of this host's services go out.
 
+use crate::bus::{BusWatch, bus_config, warning};
 use crate::plane::{Heard, Said, Senses};
 use crate::sources;
 use std::io;
@@ -11,7 +12,8 @@ use tidegate_config::{
     ClusterConfig, Config, ServiceConfig, SharingRouterConfig, VALIDITY_DEFAULT,
 };
 use tidegate_control::fleet::under_most_pressure;
-use tidegate_model::sharing::{DestinationReport, RouterReports};
+use tidegate_model::record::What;
+use tidegate_model::sharing::{BusState, DestinationReport, RouterReports};
 use tidegate_model::signals::{Backend, LinkUse, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_model::totals::Totals;
@@ -50,6 +52,7 @@ pub(crate) struct ClusterSenses {
     links: Vec<String>,
     /// Opened when there is one.
     route: Option<RouteSource>,
+    bus: BusWatch,
 }
 
 /// What could not be followed, and when it is tried again.
@@ -70,8 +73,8 @@ impl ClusterSenses {
     pub(crate) fn new(inner: Box<dyn Senses>, clock: Arc<dyn Clock + Send + Sync>) -> Self {
         let (services, limited) = (Vec::new(), Vec::new());
         let (node, reports, problem, again) = (None, false, None, None);
-        let (links, route) = (Vec::new(), None);
-        Self { inner, clock, node, services, reports, limited, problem, again, links, route }
+        let (links, route, bus) = (Vec::new(), None, BusWatch::default());
+        Self { inner, clock, node, services, reports, limited, problem, again, links, route, bus }
     }
 
     fn follow(&mut self, config: &Config) -> Result<(), String> {
@@ -208,6 +211,15 @@ impl Senses for ClusterSenses {
         }
     }
 
+    fn bus(&self, now: Nanos) -> Option<BusState> {
+        self.node.as_ref().and_then(|node| node.bus(now))
+    }
+
+    fn events(&mut self, now: Nanos) -> Vec<What> {
+        let state = Senses::bus(self, now);
+        self.bus.look(state.as_ref()).into_iter().collect()
+    }
+
     fn peers(&self, now: Nanos) -> Vec<PeerState> {
         self.node.as_ref().map(|node| node.states(now)).unwrap_or_default()
     }
@@ -218,6 +230,7 @@ impl Senses for ClusterSenses {
         let Some(node) = &self.node else { return problems };
         let own = node.problems().into_iter();
         problems.extend(own.map(|(subject, text)| (subject.to_owned(), text)));
+        problems.extend(node.bus(now).as_ref().and_then(warning));
         let states = node.states(now);
         problems.extend(silent_peers(&states));
         problems.extend(self.limited.iter().filter_map(|name| too_old(name, &states)));
@@ -276,6 +289,14 @@ pub(crate) fn examine(config: &Config) -> Result<(), TlsError> {
         );
         return Err(TlsError { path, why });
     }
+    if let Some(bus) = cluster.bus.as_ref().map(bus_config) {
+        bus.examine()?;
+        if !bus.can_sign(&credentials) {
+            let path = cluster.certificate.clone();
+            let why = "reports over cluster.bus cannot be signed with it: a key of another kind, or certificates too long";
+            return Err(TlsError { path, why: why.into() });
+        }
+    }
     credentials.in_time()
 }
 
@@ -332,12 +353,11 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
         services: if target.services.is_empty() { all() } else { target.services.clone() },
         validity: target.validity(config.daemon.tick),
     });
-    let told = cluster.routers.iter().map(|router| Target {
-        name: router.name.clone(),
-        address: router.address.0,
-        identity: router.identity.clone(),
-        services: Vec::new(),
-        validity: VALIDITY_DEFAULT,
+    // Over a bus nobody is connected to another router.
+    let told = cluster.routers.iter().filter_map(|router| {
+        let address = router.address.filter(|_| cluster.bus.is_none())?.0;
+        let (name, identity) = (router.name.clone(), router.identity.clone());
+        Some(Target { name, address, identity, services: Vec::new(), validity: VALIDITY_DEFAULT })
     });
     NodeConfig {
         files: files(cluster),
@@ -346,6 +366,7 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
         targets: targets.chain(told).collect(),
         delegation: delegation(cluster),
         routers: cluster.routers.iter().map(|router| router.identity.clone()).collect(),
+        bus: cluster.bus.as_ref().map(bus_config),
     }
 }
 
@@ -408,6 +429,28 @@ mod tests {
             let wanted: &[&str] = if read { &["lo"] } else { &[] };
             assert_eq!(interfaces_read(&config), wanted, "{more} {cluster}");
         }
+    }
+
+    #[test]
+    fn over_a_bus_no_router_connects_to_another() {
+        let text = "interfaces: [{name: lo}]\nservices: {shop: {mode: enforce, listen: ['*:80']}}\n\
+             router: {destinations: ['192.0.2.0/24:80']}\n\
+             cluster:\n  certificate: /c\n  key: /k\n  ca_file: /a\n  \
+             routers: {r2: {identity: 'spiffe://a.example/r2'}}\n  \
+             bus: {servers: ['n:4222'], tls: {ca_file: /n/a}, credentials_file: /n/c}\n";
+        let registry = Registry::new(["fresh_first"], ["default"]);
+        let config = tidegate_config::parse(text, &registry).unwrap();
+        let node = node_config(config.cluster.as_ref().unwrap(), &config);
+        assert!(node.listen.is_none() && node.targets.is_empty());
+        assert_eq!((node.grants.len(), node.routers.len()), (1, 1));
+        let expected = tidegate_peer::BusConfig {
+            servers: vec!["n:4222".into()],
+            subject: "tidegate.routers".into(),
+            authority: Some("/n/a".into()),
+            certificate: None,
+            credentials: Some("/n/c".into()),
+        };
+        assert_eq!(node.bus, Some(expected));
     }
 
     struct Nothing;

@@ -9,6 +9,7 @@
 
 mod account;
 mod backends;
+mod bus;
 mod check;
 mod cluster;
 mod commands;

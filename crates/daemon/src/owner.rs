@@ -656,6 +656,7 @@ impl Owner {
             table_losses: self.counts.table_losses.clone(),
             warnings: self.warnings.sentences(now),
             peers,
+            bus: self.senses.bus(now),
             gateways: self.gateways.summed(self.plane.gateways(&self.intent.config)),
             flowspec: self.remote.flowspec.state(),
             router: self.counts.router.clone(),

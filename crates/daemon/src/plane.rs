@@ -11,7 +11,7 @@ use tidegate_model::PRIORITIES;
 use tidegate_model::record::What;
 use tidegate_model::remote::{Arrived, Hits, Notice};
 use tidegate_model::router::RouterState;
-use tidegate_model::sharing::{DestinationReport, RouterReports};
+use tidegate_model::sharing::{BusState, DestinationReport, RouterReports};
 use tidegate_model::signals::LinkUse;
 use tidegate_model::snapshot::{
     Followed, GatewaysState, InterfaceState, Lately, PeerState, ReasonCount, RuleCounts, Sample,
@@ -260,6 +260,16 @@ pub trait Senses {
 
     /// Tells other routers what this one sees of destinations.
     fn share(&mut self, _reports: Vec<DestinationReport>) {}
+
+    /// The bus over which routers share; `None`: there is none.
+    fn bus(&self, _now: Nanos) -> Option<BusState> {
+        None
+    }
+
+    /// What has happened to it since the last call.
+    fn events(&mut self, _now: Nanos) -> Vec<What> {
+        Vec::new()
+    }
 
     /// The hosts that report to this one, or to which it reports.
     fn peers(&self, _now: Nanos) -> Vec<PeerState> {

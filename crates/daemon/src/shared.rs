@@ -12,5 +12,7 @@ impl Owner {
         if let Some(reports) = self.plane.share(now, heard) {
             self.senses.share(reports);
         }
+        let events = self.senses.events(now);
+        self.record.note_all(events);
     }
 }

@@ -335,6 +335,20 @@ pub enum What {
         /// For how long it has been silent.
         silent: Nanos,
     },
+    /// The bus over which routers share is connected.
+    BusConnected {
+        /// Its subject.
+        subject: String,
+    },
+    /// It has not been connected for a while.
+    BusLost {
+        /// Its subject.
+        subject: String,
+        /// Why.
+        why: String,
+        /// For how long.
+        lasts: Nanos,
+    },
     /// Hooks of an interface are not there any more.
     HooksLost {
         /// The interface, with its namespace.

@@ -2,6 +2,7 @@
 //! What routers of one domain tell each other of the destinations behind them: counts and durations. Never a
 //! connection, and never the address of a client.
 
+use crate::snapshot::ReasonCount;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use tidegate_units::Nanos;
@@ -149,6 +150,33 @@ pub struct SharingState {
     pub destinations: u64,
     /// Of them those with a flash crowd there.
     pub crowds: u64,
+}
+
+/// The bus over which routers share, as far as this one is concerned.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BusState {
+    /// Its servers, as the configuration names them.
+    pub servers: Vec<String>,
+    /// Its subject.
+    pub subject: String,
+    /// Whether there is a connection to a server.
+    pub up: bool,
+    /// For how long that has been so.
+    pub lasts: Nanos,
+    /// Connections that came up since the process began.
+    pub connections: u64,
+    /// Reports published.
+    pub sent: u64,
+    /// Reports that the server did not take in time.
+    pub unsent: u64,
+    /// Reports of other routers that were taken.
+    pub taken: u64,
+    /// Messages that were refused, by reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<ReasonCount>,
+    /// What is wrong now, in one sentence; empty if nothing is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub problem: String,
 }
 
 /// The part of a limit that one router has.

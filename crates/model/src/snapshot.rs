@@ -6,6 +6,7 @@ use crate::record::Sums;
 use crate::remote::{Restriction, Unit};
 use crate::router::RouterState;
 use crate::shadow::ShadowSums;
+use crate::sharing::BusState;
 use crate::signals::{BucketSignals, Reading, Signals};
 use crate::totals::ServiceTotals;
 use crate::{PRIORITIES, RANKS};
@@ -53,6 +54,9 @@ pub struct Snapshot {
     /// Hosts that report to this one, and hosts to which it reports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<PeerState>,
+    /// The bus over which routers share; `None`: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<BusState>,
     /// The gateways; `None` where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateways: Option<GatewaysState>,

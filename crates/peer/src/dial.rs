@@ -34,7 +34,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// backs off for a minute would bring nothing but old reports.
 const UNHEARD_MAX: Duration = Duration::from_secs(2);
 /// A session that lasted so long was none that is ended at once.
-const LASTED: Nanos = Nanos::from_secs(10);
+pub(crate) const LASTED: Nanos = Nanos::from_secs(10);
 /// Reports of a service are at least this far apart: the receiver's quota is twice that.
 const REPORT_EVERY: Nanos = Nanos::from_millis(95);
 
@@ -102,7 +102,7 @@ fn count(counts: &mut Vec<ReasonCount>, reason: &str) {
 
 /// From half to one and a half of a pause that doubles: a thousand that lost one peer do not come
 /// back in step.
-fn pause(failures: u32, random: u64) -> Duration {
+pub(crate) fn pause(failures: u32, random: u64) -> Duration {
     let doubled = PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(PAUSE_MAX);
     let half = doubled / 2;
     half + doubled.mul_f64((random >> 11) as f64 / (1_u64 << 53) as f64)

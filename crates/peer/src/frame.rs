@@ -279,7 +279,7 @@ const fn unit(kind: u8) -> Unit {
 }
 
 /// Decodes all of `body`, and takes it only in the one form in which it is written.
-fn exactly<T: DeserializeOwned + Serialize>(
+pub(crate) fn exactly<T: DeserializeOwned + Serialize>(
     name: &'static str,
     body: &[u8],
 ) -> Result<T, FrameError> {

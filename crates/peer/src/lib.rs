@@ -24,6 +24,7 @@
 //!   stop loses the session, and nobody else notices.
 
 pub mod authority;
+pub mod bus;
 mod delegation;
 pub mod destinations;
 mod dial;
@@ -41,6 +42,7 @@ pub mod session;
 pub mod table;
 pub mod tls;
 
+pub use bus::BusConfig;
 pub use delegation::{Delegation, DelegationFiles};
 pub use node::{Node, NodeConfig, Outgoing, OutgoingLimit, Target};
 pub use refusal::{Code, Refusal};

@@ -3,6 +3,7 @@
 //! loop nothing. Between the two: the table, under a lock that is held for microseconds, and three
 //! watched values (what is wanted, what is to be told, whether to stop).
 
+use crate::bus::{self, Book, BusConfig, Wires};
 use crate::delegation::{Delegation, DelegationFiles, GRANTS, SIGNING, Signer};
 use crate::dial::{self, Sources};
 use crate::listen;
@@ -18,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use tidegate_model::SpiffeId;
 use tidegate_model::remote::{Arrived, Hits, Notice, RemoteLimit};
-use tidegate_model::sharing::{DestinationReport, RouterReports};
+use tidegate_model::sharing::{BusState, DestinationReport, RouterReports};
 use tidegate_model::signals::{Backend, Signals};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
 use tidegate_units::{Clock, DayClock, Nanos, Rate};
@@ -50,6 +51,8 @@ pub struct NodeConfig {
     pub delegation: DelegationFiles,
     /// Of those who may report and to whom it reports the routers with which it shares what it measures.
     pub routers: Vec<SpiffeId>,
+    /// The bus over which it shares with them, in place of sessions.
+    pub bus: Option<BusConfig>,
 }
 
 /// A receiver of reports.
@@ -109,6 +112,7 @@ pub(crate) struct Shared {
     delegation: Mutex<Delegation>,
     signer: Mutex<Option<Arc<Signer>>>,
     problems: Mutex<BTreeMap<&'static str, String>>,
+    bus: Mutex<Book>,
 }
 
 /// The state of a receiver, as far as the sender knows.
@@ -134,6 +138,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
+    }
+
+    pub(crate) fn bus(&self) -> MutexGuard<'_, Book> {
+        lock(&self.bus)
     }
 
     pub(crate) fn refuse(&self, identity: Option<&SpiffeId>, why: Refusal, problem: &str) {
@@ -261,6 +269,7 @@ impl Node {
             delegation: Mutex::default(),
             signer: Mutex::default(),
             problems: Mutex::default(),
+            bus: Mutex::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (wanted, wants) = watch::channel(None);
@@ -286,6 +295,7 @@ impl Node {
         let Some(config) = config else {
             self.shared.table().follow(&[]);
             self.shared.table().share_with(&[]);
+            self.shared.table().hear_by_bus(false);
             self.shared.table().trust(None);
             *delegation = Delegation::default();
             *lock(&self.shared.signer) = None;
@@ -301,6 +311,7 @@ impl Node {
         lock(&self.shared.problems).clear();
         self.shared.table().follow(&config.grants);
         self.shared.table().share_with(&config.routers);
+        self.shared.table().hear_by_bus(config.bus.is_some());
         let name = credentials.identity();
         let whole = self.shared.delegate(&mut delegation, &config.delegation, name);
         let credentials = Arc::new(credentials);
@@ -395,6 +406,12 @@ impl Node {
         states
     }
 
+    /// The bus; `None`: there is none.
+    #[must_use]
+    pub fn bus(&self, now: Nanos) -> Option<BusState> {
+        self.shared.bus().state(now)
+    }
+
     /// What is wrong with this host itself: a subject (a key of the configuration) and a sentence.
     #[must_use]
     pub fn problems(&self) -> Vec<(&'static str, String)> {
@@ -425,6 +442,7 @@ struct Supervisor {
     stopping: watch::Receiver<bool>,
     listening: Running<SocketAddr>,
     dialing: Vec<(Target, tokio::task::JoinHandle<()>)>,
+    bus: Option<((BusConfig, Vec<SpiffeId>), bus::Running)>,
     written: Vec<Option<SystemTime>>,
     /// A file could not be used the last time.
     again: bool,
@@ -442,6 +460,7 @@ impl Supervisor {
             stopping,
             listening: None,
             dialing: Vec::new(),
+            bus: None,
             written: Vec::new(),
             again: false,
         }
@@ -490,6 +509,33 @@ impl Supervisor {
         self.again = wanted.is_some_and(|wanted| !wanted.whole);
         self.listen(wanted.and_then(|wanted| wanted.config.listen));
         self.dial(wanted.map_or(&[], |wanted| &wanted.config.targets));
+        self.follow_bus(wanted.and_then(|wanted| {
+            let bus = wanted.config.bus.clone()?;
+            Some((bus, wanted.config.routers.clone()))
+        }));
+    }
+
+    /// A client for each bus, with a thread of its own. One that is not wanted any more ends by itself.
+    fn follow_bus(&mut self, wanted: Option<(BusConfig, Vec<SpiffeId>)>) {
+        if self.bus.as_ref().map(|(running, _)| running) == wanted.as_ref() {
+            return;
+        }
+        self.bus = None;
+        let config = wanted.as_ref().map(|(bus, _)| bus.clone());
+        let number = self.shared.bus().follow(config, self.shared.clock.now());
+        let Some(wanted) = wanted else { return };
+        let wires = Wires {
+            shared: Arc::clone(&self.shared),
+            credentials: self.credentials.subscribe(),
+            destinations: self.destinations.clone(),
+        };
+        match bus::start(wires, number, wanted.clone()) {
+            Ok(running) => self.bus = Some((wanted, running)),
+            Err(error) => {
+                let now = self.shared.clock.now();
+                self.shared.bus().lost(&error.to_string(), now);
+            }
+        }
     }
 
     fn listen(&mut self, address: Option<SocketAddr>) {

@@ -71,6 +71,8 @@ refusals! {
     Unsupported = "unsupported", "a limit of a kind or priority that this host cannot enforce";
     /// A remote limit that reaches no service of this host.
     NoService = "no-service", "no service of this host lies in the scope";
+    /// A message over a bus that the holder of its certificate has not signed.
+    Signature = "signature", "a message that the holder of its certificate has not signed";
 }
 
 /// How many reasons version 1 of the protocol knows.

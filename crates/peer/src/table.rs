@@ -57,6 +57,8 @@ pub struct Table {
     peers: BTreeMap<SpiffeId, Peer>,
     /// Those of them that are routers with which this host shares.
     routers: BTreeSet<SpiffeId>,
+    /// They are heard over a bus, and have no session of their own.
+    by_bus: bool,
     /// Who checks what holders of grants have signed; `None`: nothing is taken.
     receiver: Option<Receiver>,
     /// Seconds since 1970, for the expiry of grants.
@@ -211,12 +213,13 @@ impl Table {
         self.today_s = today_s;
     }
 
-    /// How many services a peer may report and scopes it may limit; `None` if there is no such peer.
+    /// How many services a peer may report and scopes it may limit; `None` if no such peer may begin a session.
     #[must_use]
     pub fn granted(&self, identity: &SpiffeId) -> Option<usize> {
         let scopes = |peer: &Peer| peer.scopes.len() + peer.when_congested.len();
         let router = self.granted_as_router(identity);
-        self.peers.get(identity).map(|peer| peer.services.len() + scopes(peer) + router)
+        let peer = self.peers.get(identity).filter(|_| !self.is_by_bus(identity))?;
+        Some(peer.services.len() + scopes(peer) + router)
     }
 
     /// Whether this peer may report this service.
@@ -475,7 +478,7 @@ impl Table {
                 name: peer.name.clone(),
                 role: "reports".into(),
                 identity: identity.to_string(),
-                up: peer.session.is_some(),
+                up: self.is_heard(now, identity, peer),
                 version: peer.version,
                 epoch: peer.epoch,
                 sequence: peer.sequence,
@@ -483,7 +486,7 @@ impl Table {
                 reports: peer.reports,
                 limits: peer.limits,
                 refused: named(&peer.refused),
-                problem: peer.problem.clone(),
+                problem: self.problem_of(now, identity, peer),
             })
             .collect();
         if self.unknown.iter().any(|count| *count > 0) {
@@ -527,7 +530,7 @@ const fn refusal(why: Denied) -> Refusal {
     }
 }
 
-fn named(counts: &Counts) -> Vec<ReasonCount> {
+pub(crate) fn named(counts: &Counts) -> Vec<ReasonCount> {
     let counted = Refusal::ALL.iter().zip(counts).filter(|(_, count)| **count > 0);
     counted.map(|(why, count)| ReasonCount { reason: why.name().into(), count: *count }).collect()
 }

@@ -4,6 +4,8 @@
 //! Whether a certificate is in its time is the one thing here for which the wall clock is asked, by
 //! the TLS library: at the beginning of a session, and to warn of our own certificate.
 
+mod signed;
+
 use crate::frame::VERSIONS;
 use crate::refusal::Refusal;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -12,6 +14,7 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::sign::SigningKey;
 use rustls::version::TLS13;
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, OtherError,
@@ -191,6 +194,7 @@ pub struct Credentials {
     roots: Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    signing: Arc<dyn SigningKey>,
     key_path: PathBuf,
     certificate_path: PathBuf,
     identity: SpiffeId,
@@ -223,11 +227,14 @@ impl Credentials {
             .map_err(|e| wrong(&files.key, key_fault(&e)))?;
         server.alpn_protocols = versions();
         server.send_tls13_tickets = 0;
+        let signing = provider.key_provider.load_private_key(key.clone_key());
+        let signing = signing.map_err(|e| wrong(&files.key, key_fault(&e)))?;
         Ok(Self {
             provider,
             roots,
             chain,
             key,
+            signing,
             key_path: files.key.clone(),
             certificate_path: files.certificate.clone(),
             identity: own,
@@ -360,7 +367,7 @@ impl ServerCertVerifier for Expect {
 }
 
 /// The library's words for two files that do not belong together help nobody.
-fn key_fault(error: &rustls::Error) -> String {
+pub(crate) fn key_fault(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(_) => "it is not the key of the certificate".into(),
         error => error.to_string(),
@@ -381,7 +388,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let bytes = read(path)?;
     let found: Result<Vec<_>, _> =
         CertificateDer::pem_slice_iter(&bytes).take(CERTIFICATES_MAX).collect();
@@ -392,7 +399,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     Ok(found)
 }
 
-fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+pub(crate) fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
         roots.add(certificate).map_err(|e| wrong(path, e))?;

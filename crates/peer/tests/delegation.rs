@@ -110,7 +110,7 @@ impl World {
             ..DelegationFiles::default()
         };
         let (listen, targets, routers) = (Some(address), Vec::new(), Vec::new());
-        NodeConfig { files, listen, grants: vec![b1], targets, delegation, routers }
+        NodeConfig { files, listen, grants: vec![b1], targets, delegation, routers, bus: None }
     }
 
     fn server(&self, files: Files, address: SocketAddr) -> NodeConfig {
@@ -127,7 +127,7 @@ impl World {
             ..DelegationFiles::default()
         };
         let (listen, grants, routers) = (None, Vec::new(), Vec::new());
-        NodeConfig { files, listen, grants, targets: vec![target], delegation, routers }
+        NodeConfig { files, listen, grants, targets: vec![target], delegation, routers, bus: None }
     }
 
     /// The router says that it is congested, the server answers what it heard. Whether a limit was taken.

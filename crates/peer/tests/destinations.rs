@@ -200,7 +200,7 @@ fn router(files: Files, (here, there): (SocketAddr, SocketAddr), other: &str) ->
     };
     let (grants, targets, routers) = (vec![grant(other)], vec![target], vec![id(other)]);
     let delegation = DelegationFiles::default();
-    NodeConfig { files, listen: Some(here), grants, targets, delegation, routers }
+    NodeConfig { files, listen: Some(here), grants, targets, delegation, routers, bus: None }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 #[path = "../../../fuzz/fuzz_targets/support/authority.rs"]
 mod authority;
+#[path = "../../../fuzz/fuzz_targets/support/bus.rs"]
+mod bus;
 mod common;
 #[path = "../../../fuzz/fuzz_targets/support/peer.rs"]
 mod peer;
@@ -32,6 +34,16 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(one, 0..120).prop_map(|steps| steps.concat())
 }
 
+/// Mostly routers that talk, so that their sessions get somewhere.
+fn bus_steps() -> impl Strategy<Value = Vec<u8>> {
+    let talk =
+        (any::<bool>(), any::<u8>()).prop_map(|(at, value)| vec![2 + 16 * u8::from(at), value]);
+    let time = any::<u8>().prop_map(|value| vec![0, value]);
+    let step = (0..32_u8, any::<u8>()).prop_map(|(what, value)| vec![what, value]);
+    let one = prop_oneof![5 => talk, 1 => time, 3 => step];
+    proptest::collection::vec(one, 0..60).prop_map(|steps| steps.concat())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -43,6 +55,13 @@ proptest! {
     #[test]
     fn authorities(bytes in bytes()) {
         authority::bytes(&bytes);
+    }
+
+    #[test]
+    fn buses(steps in bus_steps(), bytes in bytes()) {
+        bus::message(&bytes);
+        bus::bus(&steps);
+        bus::bus(&bytes);
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn front_config(files: Files, address: SocketAddr) -> NodeConfig {
     let grants = vec![grant("b1"), grant("b2")];
     let (targets, delegation) = (Vec::new(), DelegationFiles::default());
     let routers = Vec::new();
-    NodeConfig { files, listen: Some(address), grants, targets, delegation, routers }
+    NodeConfig { files, listen: Some(address), grants, targets, delegation, routers, bus: None }
 }
 
 fn back_config(files: Files, address: SocketAddr) -> NodeConfig {
@@ -59,7 +59,7 @@ fn back_config(files: Files, address: SocketAddr) -> NodeConfig {
     };
     let (grants, delegation) = (Vec::new(), DelegationFiles::default());
     let (targets, routers) = (vec![target], Vec::new());
-    NodeConfig { files, listen: None, grants, targets, delegation, routers }
+    NodeConfig { files, listen: None, grants, targets, delegation, routers, bus: None }
 }
 
 fn told(length: u64) -> Vec<Outgoing> {

@@ -5,6 +5,7 @@
 //! A metric is one row of [`metrics`]: name, unit, help, labels, and where its value stands. A
 //! column of a table is one row of [`COLUMNS`]. Nothing else names a metric.
 
+mod bus;
 mod export;
 mod flowspec;
 mod peers;
@@ -14,6 +15,7 @@ mod schema;
 mod service;
 mod table;
 
+pub use bus::bus_lines;
 pub use export::{CONTENT_TYPE, Point, openmetrics, openmetrics_as_of, points, reference};
 pub use flowspec::flowspec_lines;
 pub use peers::{links_table, peers_table, remote_table};

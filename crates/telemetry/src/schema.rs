@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Every metric, once.
 
+mod bus;
 mod flowspec;
 mod gateways;
 mod levels;
@@ -170,6 +171,7 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
         .chain(requests::METRICS)
         .chain(links::METRICS)
         .chain(peers::METRICS)
+        .chain(bus::METRICS)
         .chain(gateways::METRICS)
         .chain(flowspec::METRICS)
         .chain(router::METRICS)

@@ -14,9 +14,9 @@ use tidegate_model::router::RouterState;
 use tidegate_model::snapshot::{FlowspecState, Snapshot};
 use tidegate_model::totals::Histogram;
 use tidegate_telemetry::{
-    Kind, LABEL_BYTES_MAX, OVER_TIME, OverTime, buckets_table, flowspec_lines, links_table,
-    metrics, openmetrics, peers_table, points, reference, remote_table, router_lines, rules_table,
-    services_table, unevaluated_lines,
+    Kind, LABEL_BYTES_MAX, OVER_TIME, OverTime, buckets_table, bus_lines, flowspec_lines,
+    links_table, metrics, openmetrics, peers_table, points, reference, remote_table, router_lines,
+    rules_table, services_table, unevaluated_lines,
 };
 use tidegate_units::Nanos;
 
@@ -72,6 +72,8 @@ fn the_table_of_peers_is_what_it_was() {
     golden("tests/golden/links.txt", &links_table(&snapshot()));
     golden("tests/golden/peers.txt", &peers_table(&snapshot()));
     golden("tests/golden/remote.txt", &remote_table(&snapshot()));
+    golden("tests/golden/bus.txt", &bus_lines(&snapshot()));
+    assert_eq!(bus_lines(&Snapshot::default()), "");
     assert_eq!(peers_table(&Snapshot::default()) + &remote_table(&Snapshot::default()), "");
 }
 

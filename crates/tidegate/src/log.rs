@@ -21,9 +21,12 @@ use tracing_subscriber::registry::LookupSpan;
 /// What systemd sets for a program whose standard output or error is a socket of the journal: device and inode.
 const JOURNAL: &str = "JOURNAL_STREAM";
 
+/// Our own lines. The client of NATS would tell of each of its attempts; what becomes of them is in the status.
+const FILTER: &str = "info,async_nats=off";
+
 /// Begins the log of the process.
 pub(crate) fn begin(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new(FILTER));
     let journal = in_journal();
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -50,6 +50,7 @@ pub(super) const PACKAGES: &[Package] = &[
     package("gobgpd", "FlowSpec: the speaker of a daemon, driven by gRPC"),
     package("exabgp", "FlowSpec: the speaker of a daemon, driven by the pipe of its child"),
     package("bird2", "FlowSpec: the router at the other end"),
+    package("nats-server", "the bus over which routers share"),
     // To build networks to test in
     package("iproute2", "namespaces, links and addresses of the lab"),
     package("ethtool", "offloads are switched off where they would distort a measurement"),

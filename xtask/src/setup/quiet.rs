@@ -22,7 +22,7 @@ use crate::process;
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 const REFUSE: &str = "#!/bin/sh\n# tidegate setup: installed servers are not started\nexit 101\n";
 /// Services of the packages that we install, and what proves that it was there before.
-const SERVICES: [(&str, &str); 7] = [
+const SERVICES: [(&str, &str); 8] = [
     ("apache2.service", "/usr/sbin/apache2"),
     ("nginx.service", "/usr/sbin/nginx"),
     ("haproxy.service", "/usr/sbin/haproxy"),
@@ -30,6 +30,7 @@ const SERVICES: [(&str, &str); 7] = [
     ("gobgpd.service", "/usr/bin/gobgpd"),
     ("exabgp.service", "/usr/sbin/exabgp"),
     ("bird.service", "/usr/sbin/bird"),
+    ("nats-server.service", "/usr/sbin/nats-server"),
 ];
 
 /// While this lives, no installed service starts.

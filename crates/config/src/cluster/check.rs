@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What no schema can say of a cluster: references, duplicates, sides that lack their other half.
 
-use super::{ClusterConfig, PeerConfig, TargetConfig, VALIDITY_RANGE, When, routers};
+use super::{ClusterConfig, PeerConfig, TargetConfig, VALIDITY_RANGE, When, bus, routers};
 use crate::error::{ConfigError, step};
 use crate::name::name_fault;
 use crate::shape::Places;
@@ -45,7 +45,8 @@ impl Check<'_> {
             self.plain(&format!("cluster.{key}"), file);
         }
         self.delegation(cluster);
-        let heard = !cluster.peers.is_empty() || !cluster.routers.is_empty();
+        let heard =
+            !cluster.peers.is_empty() || (cluster.bus.is_none() && !cluster.routers.is_empty());
         match (cluster.listen.is_some(), !heard) {
             (true, true) => {
                 self.fault("cluster.listen", "nobody may report here: name them under \"peers\"");
@@ -55,7 +56,7 @@ impl Check<'_> {
                 let key = if cluster.peers.is_empty() { "routers" } else { "peers" };
                 self.fault(&format!("cluster.{key}"), why);
             }
-            (false, true) if cluster.report_to.is_empty() => {
+            (false, true) if cluster.report_to.is_empty() && cluster.bus.is_none() => {
                 let why = "it neither takes reports (listen, peers) nor sends any (report_to)";
                 self.fault("cluster", why);
             }
@@ -65,6 +66,14 @@ impl Check<'_> {
         self.targets(cluster);
         let faults = routers::faults(self.config, cluster);
         faults.into_iter().for_each(|(path, why)| self.fault(&path, why));
+        self.bus(cluster);
+    }
+
+    fn bus(&mut self, cluster: &ClusterConfig) {
+        bus::faults(cluster).into_iter().for_each(|(path, why)| self.fault(&path, why));
+        for (key, file) in cluster.bus.iter().flat_map(|bus| bus.files()) {
+            self.plain(&format!("cluster.bus.{key}"), file);
+        }
     }
 
     fn plain(&mut self, path: &str, file: &Path) {

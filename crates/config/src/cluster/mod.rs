@@ -2,10 +2,12 @@
 //! The section `cluster`: who reports to this host and limits it, and to whom it reports and whom it
 //! limits; and `backends` of a service.
 
+mod bus;
 mod check;
 mod routers;
 mod text;
 
+pub use bus::{BUS_SERVERS_MAX, BusConfig, BusServer, BusTls, SUBJECT_MAX, Subject};
 pub(super) use check::check;
 pub use text::PeerAddress;
 
@@ -73,6 +75,10 @@ pub struct ClusterConfig {
     #[schemars(with = "std::collections::BTreeMap<String, SharingRouterConfig>")]
     #[schemars(extend("maxProperties" = ROUTERS_MAX))]
     pub routers: Vec<SharingRouterConfig>,
+    /// Router: NATS servers over which `routers` share, in place of a session with each. Each router still names all
+    /// others, and takes only what one of them has signed with the key of its certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<BusConfig>,
 }
 
 /// Another router to the same destinations.
@@ -82,8 +88,10 @@ pub struct SharingRouterConfig {
     /// Its name: the key under `routers`.
     #[serde(skip)]
     pub name: String,
-    /// Where it listens for this host.
-    pub address: PeerAddress,
+    /// Where it listens for this host; without `bus` only, and then required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "PeerAddress")]
+    pub address: Option<PeerAddress>,
     /// The one URI of its certificate, compared letter by letter.
     pub identity: SpiffeId,
 }

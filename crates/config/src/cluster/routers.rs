@@ -18,8 +18,8 @@ pub(super) fn faults(config: &Config, cluster: &ClusterConfig) -> Vec<(String, S
         if let Some(why) = name_fault(&router.name) {
             faults.push((path.clone(), format!("found the name {:?}: {why}", router.name)));
         }
-        if cluster.listen == Some(router.address) {
-            let why = format!("found {}, where this host listens itself", router.address);
+        if let Some(address) = router.address.filter(|_| cluster.listen == router.address) {
+            let why = format!("found {address}, where this host listens itself");
             faults.push((format!("{path}.address"), why));
         }
         let fault = used(cluster, at, router).map(|(key, why)| (format!("{path}{key}"), why));
@@ -101,7 +101,7 @@ mod tests {
                 format!("{listen}, routers: {{{twice}}}"),
                 "which is \"r2\" under cluster.routers already",
             ),
-            (measures, format!("{listen}, routers: {{r2: {{}}}}"), "address"),
+            (measures, format!("{listen}, routers: {{r2: {{}}}}"), "identity"),
         ] {
             let found = faults(router, &cluster);
             assert!(found.contains(said), "{cluster}: {found:?} does not say {said:?}");

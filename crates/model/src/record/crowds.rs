@@ -4,7 +4,7 @@
 use super::What;
 
 impl What {
-    /// A flash crowd, its limit, or a router that shares; else nothing.
+    /// A flash crowd, its limit, or routers that share; else nothing.
     pub(super) fn of_crowds(&self) -> String {
         match self {
             Self::CrowdBegan { destination, why, demand, slow } => {
@@ -41,6 +41,14 @@ impl What {
             }
             Self::RouterLost { router, silent } => {
                 format!("the router {router} has not been heard for {silent}")
+            }
+            Self::BusConnected { subject } => {
+                format!("the bus is connected: routers share over {subject}")
+            }
+            Self::BusLost { subject, why, lasts } => {
+                format!(
+                    "the bus ({subject}) has not been connected for {lasts}: {why}; each router keeps its share"
+                )
             }
             _ => String::new(),
         }

@@ -45,7 +45,9 @@ impl What {
             | Self::CrowdLimited { .. }
             | Self::CrowdUnlimited { .. }
             | Self::RouterHeard { .. }
-            | Self::RouterLost { .. } => self.of_crowds(),
+            | Self::RouterLost { .. }
+            | Self::BusConnected { .. }
+            | Self::BusLost { .. } => self.of_crowds(),
             Self::HooksLost { interface, why, open } => {
                 let open = if *open { ", and nothing is limited there" } else { "" };
                 format!("interface {interface}: hooks are lost{open}: {why}")

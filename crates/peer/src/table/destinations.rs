@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What other routers told of destinations, until somebody takes it out.
 
-use super::Table;
+use super::{Peer, Table};
 use crate::destinations::{AS_SERVICES, DestinationsMessage};
 use crate::refusal::Refusal;
 use std::collections::BTreeMap;
@@ -9,6 +9,10 @@ use std::net::SocketAddr;
 use tidegate_model::SpiffeId;
 use tidegate_model::sharing::{DestinationReport, RouterReports, SHARED_MAX};
 use tidegate_units::Nanos;
+
+/// A router that is silent on the bus for so long is not there.
+const HEARD_WITHIN: Nanos = Nanos::from_secs(10);
+const SILENT: &str = "it is not heard on the bus";
 
 /// The last report of each destination, and when something was told.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +30,33 @@ impl Table {
                 peer.destinations = Destinations::default();
             }
         }
+    }
+
+    /// Whether they are heard over a bus, from now on.
+    pub fn hear_by_bus(&mut self, by_bus: bool) {
+        self.by_bus = by_bus;
+    }
+
+    /// Whether this peer is a router that is heard over a bus.
+    pub(super) fn is_by_bus(&self, identity: &SpiffeId) -> bool {
+        self.by_bus && self.shares(identity)
+    }
+
+    /// Whether the session of a peer is up. One over a bus does not end with a connection.
+    pub(super) fn is_heard(&self, now: Nanos, identity: &SpiffeId, peer: &Peer) -> bool {
+        let lately = peer.last.is_some_and(|at| now.since(at) <= HEARD_WITHIN);
+        peer.session.is_some() && (lately || !self.is_by_bus(identity))
+    }
+
+    /// What is wrong with a peer.
+    pub(super) fn problem_of(&self, now: Nanos, identity: &SpiffeId, peer: &Peer) -> String {
+        if self.is_by_bus(identity) && !self.is_heard(now, identity, peer) {
+            return match peer.problem.as_str() {
+                "" => SILENT.to_owned(),
+                problem => format!("{SILENT}; refused last: {problem}"),
+            };
+        }
+        peer.problem.clone()
     }
 
     /// Whether this peer is such a router.
@@ -80,7 +111,7 @@ impl Table {
 
     /// What routers told since the last call.
     pub fn take_destinations(&mut self) -> Vec<RouterReports> {
-        let told = |peer: &mut super::Peer| {
+        let told = |peer: &mut Peer| {
             let Destinations { reports, at } = std::mem::take(&mut peer.destinations);
             let reports = reports.into_values().collect();
             Some(RouterReports { router: peer.name.clone(), at: at?, reports })

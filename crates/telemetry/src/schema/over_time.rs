@@ -79,6 +79,8 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("remote_limit_rate_per_second", Sum("remote_limit_allowed_syns_total")),
     ("remote_limit_validity_seconds", Sum("remote_limit_in_force_seconds_total")),
     ("datagram_limit_rate_per_second", Sum("datagram_limit_allowed_datagrams_total")),
+    ("bus_up", Itself("each connection that comes up raises `bus_connections_total`")),
+    ("bus_state_seconds", Itself(AGE)),
     ("gateway_served", Itself("what keeps a gateway from it is a warning, and a line of the log")),
     ("proxy_connections", Sum("proxy_connection_seconds_total")),
     ("proxy_queue_requests", Sum("proxy_queue_request_seconds_total")),

@@ -9,7 +9,7 @@ use tidegate_model::router::{
     CrowdState, DestinationCounts, DestinationFigures, DestinationState, RouterState,
 };
 use tidegate_model::shadow::ShadowSums;
-use tidegate_model::sharing::{PartState, SharingState};
+use tidegate_model::sharing::{BusState, PartState, SharingState};
 use tidegate_model::signals::{
     AcceptQueue, Balance, BucketCounts, BucketSignals, Counts, Family, InterfaceQueue, Queue,
     Reading, Resource, Signals, Time, Times,
@@ -502,9 +502,28 @@ pub(crate) fn snapshot() -> Snapshot {
                 ..PeerState::default()
             },
         ],
+        bus: Some(bus()),
         gateways: Some(gateways()),
         flowspec: Some(flowspec()),
         router: Some(router()),
+    }
+}
+
+fn bus() -> BusState {
+    BusState {
+        servers: vec!["nats-1.example.org:4222".into(), "nats-2.example.org:4222".into()],
+        subject: "tidegate.routers".into(),
+        up: true,
+        lasts: Nanos::from_secs(90),
+        connections: 2,
+        sent: 311,
+        unsent: 4,
+        taken: 298,
+        refused: vec![
+            ReasonCount { reason: "stale".into(), count: 2 },
+            ReasonCount { reason: "signature".into(), count: 7 },
+        ],
+        problem: String::new(),
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) struct World {
     net: u8,
     /// Datagrams per second that the server says it takes.
     datagrams: Option<u64>,
+    /// Whether both hosts mark packets, and the router is a border to the client.
+    marks: bool,
     _listener: TcpListener,
 }
 
@@ -49,12 +51,19 @@ impl World {
         let bind = || TcpListener::bind(&target);
         let listener = in_namespace(Some(&star.namespace("s")), bind).unwrap();
         authorize(&star, (&["r", "s"], &target), datagrams.is_some());
-        Self { star, net, datagrams, _listener: listener }
+        Self { star, net, datagrams, marks: false, _listener: listener }
+    }
+
+    pub(crate) fn marking(self) -> Self {
+        Self { marks: true, ..self }
     }
 
     fn start(&self, host: &str, interfaces: &str, service: &str, cluster: &str) -> Daemon {
+        let marks = "in_band: {router_bit: 1, server_bit: 2, mark: true}\n";
+        let marks = if self.marks { marks } else { "" };
+        let border = self.marks && host == "r";
         let above = format!(
-            "interfaces: [{{name: v0, attach: tcx}}{interfaces}]\nservices:\n  shop: {service}\n"
+            "interfaces: [{{name: v0, attach: tcx, border: {border}}}{interfaces}]\n{marks}services:\n  shop: {service}\n"
         );
         self.star.start(host, &above, cluster, ".")
     }

@@ -46,6 +46,7 @@ fn main() -> Result<(), String> {
     for watched in [
         "hook",
         "packet",
+        "border",
         "datagram",
         "http",
         "import",
@@ -54,6 +55,7 @@ fn main() -> Result<(), String> {
         "syn",
         "request",
         "router",
+        "mark",
         "abi",
         "vmlinux",
         "builder.rs",
@@ -85,6 +87,7 @@ fn generate(root: &Path, file: &Path) -> Result<(), String> {
         .header(header("abi/request.h"))
         .header(header("abi/import.h"))
         .header(header("abi/router.h"))
+        .header(header("abi/mark.h"))
         // Only the bodies of inline functions call helpers, and no function is bound.
         .clang_args(["--target=bpf", "-Wno-implicit-function-declaration"])
         .allowlist_file(".*/abi/[a-z]+\\.h")

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The objects, by the names of their sources in `hook/`.
-pub(crate) const HOOKS: [&str; 11] = [
+pub(crate) const HOOKS: [&str; 13] = [
     "xdp",
     "tc",
     "egress",
@@ -19,6 +19,8 @@ pub(crate) const HOOKS: [&str; 11] = [
     "router_in",
     "router_out",
     "router_sweep",
+    "mark_in",
+    "mark_out",
 ];
 
 /// Sources whose programs run at XDP (`packet/context.h`); all others run at tc, or see no packet.

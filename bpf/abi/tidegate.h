@@ -395,7 +395,7 @@ struct tg_settings {
 	__u32 link;		/* TG_LINK_… */
 	__u32 import;		/* 1: rules of routers hold here (import/import.h) */
 	__u32 datagrams;	/* 1: datagrams are counted (datagram/datagram.h) */
-	__u32 pad;
+	__u32 border;		/* bits of DSCP to clear (border/border.h) */
 };
 
 /* In and out of the heartbeat program. */

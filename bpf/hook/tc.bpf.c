@@ -4,6 +4,7 @@
  * before it loads). The good neighbour where another program owns XDP.
  */
 #include "../packet/tc.h"
+#include "../border/border.h"
 #include "../datagram/datagram.h"
 #include "../import/import.h"
 #include "../syn/evaluate.h"
@@ -72,6 +73,7 @@ __noinline int tg_parse_ingress(struct __sk_buff *skb, struct tg_packet *p)
 
 	if (!p)
 		return TG_REASON_LOOKUP_FAILED;
+	tg_border(skb);
 	reason = tg_import_reason(p, tg_tc_parse(skb, p), skb->gso_segs,
 				  skb->gso_size);
 	return tg_datagram_reason(p, reason, skb->gso_segs, skb->gso_size);

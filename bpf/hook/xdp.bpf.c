@@ -4,6 +4,7 @@
  * headers are read from the first buffer only, and a SYN always fits there.
  */
 #include "../packet/parse.h"
+#include "../border/border.h"
 #include "../datagram/datagram.h"
 #include "../import/import.h"
 #include "../syn/evaluate.h"
@@ -72,8 +73,10 @@ SEC("xdp.frags")
 int tg_xdp(struct xdp_md *ctx)
 {
 	struct tg_packet p = {};
-	int reason = tg_parse_frame(ctx, &p);
+	int reason;
 
+	tg_border(ctx);
+	reason = tg_parse_frame(ctx, &p);
 	switch (tg_evaluate(ctx, &p, ctx->ingress_ifindex, reason)) {
 	case TG_ACTION_PASS:
 		return XDP_PASS;

@@ -24,6 +24,7 @@ mod limits;
 mod listeners;
 mod mapped;
 mod maps;
+mod marks;
 mod mount;
 mod namespace;
 mod numbers;
@@ -44,6 +45,7 @@ mod swapped;
 mod switch;
 mod syscall;
 mod tables;
+mod taps;
 #[doc(hidden)]
 pub mod testing;
 mod text_hash;
@@ -56,6 +58,9 @@ pub use error::Error;
 pub use imported::{Imported, ImportedHits, ImportedRule};
 pub use lately::Lately;
 pub use limits::ServiceParams;
+#[doc(hidden)]
+pub use marks::MarkHooks;
+pub use marks::{HostMarks, MarkObjects, Marks};
 pub use mount::foreign_program;
 pub use namespace::{offload_notes, xdp_costs};
 pub use pins::{prepare as prepare_pins, shown as shown_pins};

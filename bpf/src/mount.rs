@@ -229,8 +229,9 @@ impl Attempt<'_> {
         let trust_dscp = self.interface.config.trust_dscp;
         let import = self.interface.import && role == Role::Syns;
         let datagrams = self.interface.datagrams && role == Role::Syns;
+        let border = if role == Role::Syns { self.interface.border } else { 0 };
         let plain = self.device.plain;
-        let variant = Variant { answer, trust_dscp, plain, import, datagrams };
+        let variant = Variant { answer, trust_dscp, plain, import, datagrams, border };
         let objects = &self.core.objects;
         let (object, bytes) = match role {
             Role::Syns if matches!(hook, Hook::Xdp | Hook::XdpGeneric) => ("xdp", &objects.xdp),

@@ -124,6 +124,8 @@ pub(crate) struct Variant {
     pub(crate) import: bool,
     /// Datagrams to services are counted.
     pub(crate) datagrams: bool,
+    /// Bits of DSCP that are cleared; 0: none.
+    pub(crate) border: u32,
 }
 
 /// The read-only settings of a hook.
@@ -142,7 +144,7 @@ pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<Set
         link: if variant.plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET },
         import: variant.import.into(),
         datagrams: variant.datagrams.into(),
-        ..Settings::default()
+        border: variant.border,
     })
 }
 

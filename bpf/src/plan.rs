@@ -75,6 +75,8 @@ pub struct Interface {
     pub import: bool,
     /// Datagrams to services are counted here.
     pub datagrams: bool,
+    /// Bits of DSCP that are cleared here ([`Plan::border`]); 0: none.
+    pub border: u32,
 }
 
 impl Interface {
@@ -82,7 +84,7 @@ impl Interface {
     #[must_use]
     pub fn named(name: impl Into<String>, namespace: Option<PathBuf>) -> Self {
         let config = InterfaceConfig { name: name.into(), ..InterfaceConfig::default() };
-        Self { config, namespace, clsact: false, import: false, datagrams: false }
+        Self { config, namespace, clsact: false, import: false, datagrams: false, border: 0 }
     }
 
     /// The file that stands for its namespace at the moment; `None`: it is in our own.
@@ -115,6 +117,7 @@ impl Plan {
             clsact: *clsact,
             import: self.has_import(),
             datagrams: self.config.counts_datagrams(),
+            border: self.border(config),
         };
         self.config.interfaces.iter().map(interface).collect()
     }
@@ -180,6 +183,13 @@ impl Plan {
     #[must_use]
     pub fn has_import(&self) -> bool {
         self.config.flowspec.as_ref().is_some_and(|flowspec| flowspec.import.is_some())
+    }
+
+    /// The bits of DSCP that are cleared at an interface; 0: none.
+    #[must_use]
+    pub fn border(&self, interface: &InterfaceConfig) -> u32 {
+        let marks = self.config.in_band.as_ref().filter(|_| interface.border);
+        marks.map_or(0, |in_band| in_band.marks().into())
     }
 
     /// Most answers beyond those for all: who is never to be answered is not, whoever asks.

@@ -18,8 +18,9 @@ use crate::mapped::Mapped;
 use crate::maps::Maps;
 use crate::objects::{self, Load};
 use crate::plan::{HASH_BYTES, mapped as address_of};
-use crate::syscall::{self, Order, Side};
-use crate::{Error, Interface, lately, namespace};
+use crate::syscall::{self, Side};
+use crate::taps::{Kind, Taps};
+use crate::{Error, Interface, lately};
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
 use std::collections::BTreeSet;
@@ -37,7 +38,6 @@ pub const ROUTER_SWEEPS: u32 = 32;
 /// What the programs say of a packet: others shall evaluate it, or (a SYN beyond a limit) it is dropped.
 const TCX_NEXT: i32 = -1;
 const TCX_DROP: i32 = 2;
-const SIDES: [Side; 2] = [Side::Ingress, Side::Egress];
 
 /// The compiled programs. Those of the build by default; tests bring those of other compilers.
 #[derive(Clone, Debug)]
@@ -60,13 +60,6 @@ impl Default for RouterObjects {
     }
 }
 
-/// An interface to clients, and our links on it.
-#[derive(Debug)]
-struct Tapped {
-    interface: Interface,
-    links: Option<[OwnedFd; 2]>,
-}
-
 /// The measurement of this machine.
 #[derive(Debug)]
 pub struct Router {
@@ -75,10 +68,7 @@ pub struct Router {
     config: RouterConfig,
     settings: Settings,
     sweep: OwnedFd,
-    /// Those that are loaded, for links with (0) and without (1) Ethernet headers: an interface that comes
-    /// back is attached again without the privileges to load.
-    programs: [Option<[OwnedFd; 2]>; 2],
-    tapped: Vec<Tapped>,
+    taps: Taps,
     counts: Mapped,
     times: Mapped,
     /// Which part of the table comes next.
@@ -156,7 +146,7 @@ impl Router {
         let counts = Mapped::new(maps.get(COUNTS)?, COUNTS)?;
         let times = Mapped::new(maps.get(TIMES)?, TIMES)?;
         let looked = vec![(Nanos::ZERO, 0); ROUTER_SWEEPS as usize];
-        let (programs, tapped, slice) = ([None, None], Vec::new(), 0);
+        let (taps, slice) = (Taps::new("the router's measurement at tcx", false), 0);
         let config = config.clone();
         let mut router = Self {
             objects,
@@ -164,8 +154,7 @@ impl Router {
             config,
             settings,
             sweep,
-            programs,
-            tapped,
+            taps,
             counts,
             times,
             slice,
@@ -231,74 +220,15 @@ impl Router {
         interfaces: &[Interface],
         dataplane: Option<&Dataplane>,
     ) -> Vec<String> {
-        self.tapped.retain(|tapped| interfaces.contains(&tapped.interface));
-        for interface in interfaces {
-            if self.tapped.iter().all(|tapped| tapped.interface != *interface) {
-                self.tapped.push(Tapped { interface: interface.clone(), links: None });
-            }
-        }
-        let mut problems = Vec::new();
-        for at in 0..self.tapped.len() {
-            if self.tapped[at].is_alive() {
-                continue;
-            }
-            self.tapped[at].links = None;
-            match self.tap(&self.tapped[at].interface.clone(), dataplane) {
-                Ok(links) => self.tapped[at].links = Some(links),
-                Err(error) => problems.push(error.to_string()),
-            }
-        }
-        problems
+        let Self { objects, maps, settings, taps, .. } = self;
+        let load = |side, kind: Kind| program(objects, maps, (*settings, side), (kind.plain, true));
+        taps.attach(interfaces, dataplane, &load)
     }
 
     /// Whether it measures at every interface that it was told.
     #[must_use]
     pub fn is_attached(&self) -> bool {
-        self.tapped.iter().all(Tapped::is_alive)
-    }
-
-    fn tap(
-        &mut self,
-        interface: &Interface,
-        dataplane: Option<&Dataplane>,
-    ) -> Result<[OwnedFd; 2], Error> {
-        let device = namespace::of(interface, || namespace::device(interface))?;
-        let kind = usize::from(device.plain);
-        let programs = match self.programs[kind].take() {
-            Some(programs) => programs,
-            None => self.both(device.plain)?,
-        };
-        let programs = self.programs[kind].insert(programs);
-        let ours = SIDES
-            .map(|side| dataplane.and_then(|dataplane| dataplane.last_at_tcx(interface, side)));
-        namespace::of(interface, || {
-            let link = |at: usize| {
-                let order = ours[at].map_or(Order::First, |link| Order::Behind(link.as_fd()));
-                let (ifindex, kind) = (device.ifindex, SIDES[at].tcx());
-                let place = syscall::Place { ifindex, kind, flags: 0, order };
-                syscall::link_create(programs[at].as_fd(), &place).map_err(|source| {
-                    let (interface, hook) = (interface.shown(), "the router's measurement at tcx");
-                    Error::Attach { interface, hook, source }
-                })
-            };
-            Ok([link(0)?, link(1)?])
-        })
-    }
-
-    fn both(&self, plain: bool) -> Result<[OwnedFd; 2], Error> {
-        Ok([self.program(Side::Ingress, plain, true)?, self.program(Side::Egress, plain, true)?])
-    }
-
-    /// The program of a side, for links with or without Ethernet headers; for tcx, or for any kernel.
-    fn program(&self, side: Side, plain: bool, tcx: bool) -> Result<OwnedFd, Error> {
-        let link = if plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET };
-        let settings = Settings { link, ..self.settings };
-        let (object, bytes, kind) = match side {
-            Side::Ingress => ("router_in", &self.objects.ingress, ProgramAttachType::TcxIngress),
-            Side::Egress => ("router_out", &self.objects.egress, ProgramAttachType::TcxEgress),
-        };
-        let load = Load { object, bytes, settings, attach_type: tcx.then_some(kind) };
-        objects::load(&self.maps, &load)
+        self.taps.is_attached()
     }
 
     /// Looks at the next part of the connections: to be called with each heartbeat.
@@ -345,14 +275,18 @@ impl Router {
         self.looked.iter().map(|(_, open)| u64::from(*open)).sum()
     }
 
+    /// The program of a side, for any kernel.
+    fn program(&self, side: Side) -> Result<OwnedFd, Error> {
+        program(&self.objects, &self.maps, (self.settings, side), (false, false))
+    }
+
     /// Its programs without an interface, for tests.
     ///
     /// # Errors
     /// When one cannot be loaded.
     #[doc(hidden)]
     pub fn hooks(&self) -> Result<RouterHooks, Error> {
-        let program = |side| self.program(side, false, false);
-        Ok(RouterHooks([program(Side::Ingress)?, program(Side::Egress)?]))
+        Ok(RouterHooks([self.program(Side::Ingress)?, self.program(Side::Egress)?]))
     }
 
     /// Instructions that the verifier processed, by program, for tests.
@@ -361,13 +295,30 @@ impl Router {
     /// When one cannot be loaded.
     #[doc(hidden)]
     pub fn budgets(&self) -> Result<[(&'static str, u32); 3], Error> {
-        let of = |side| objects::verified_insns(&self.program(side, false, false)?);
+        let of = |side| objects::verified_insns(&self.program(side)?);
         Ok([
             ("router_in", of(Side::Ingress)?),
             ("router_out", of(Side::Egress)?),
             ("router_sweep", objects::verified_insns(&self.sweep)?),
         ])
     }
+}
+
+/// The program of a side, for links with or without Ethernet headers; for tcx, or for any kernel.
+fn program(
+    objects: &RouterObjects,
+    maps: &Maps,
+    (settings, side): (Settings, Side),
+    (plain, tcx): (bool, bool),
+) -> Result<OwnedFd, Error> {
+    let link = if plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET };
+    let settings = Settings { link, ..settings };
+    let (object, bytes, kind) = match side {
+        Side::Ingress => ("router_in", &objects.ingress, ProgramAttachType::TcxIngress),
+        Side::Egress => ("router_out", &objects.egress, ProgramAttachType::TcxEgress),
+    };
+    let load = Load { object, bytes, settings, attach_type: tcx.then_some(kind) };
+    objects::load(maps, &load)
 }
 
 fn failed_run(source: io::Error) -> Error {
@@ -413,15 +364,6 @@ impl RouterHooks {
             TCX_DROP => Ok(false),
             other => Err(failed_run(io::Error::other(format!("the verdict {other}")))),
         }
-    }
-}
-
-impl Tapped {
-    /// A link ends with its interface.
-    fn is_alive(&self) -> bool {
-        let alive =
-            |link: &OwnedFd| syscall::link_info(link.as_fd()).is_ok_and(|info| info.ifindex != 0);
-        self.links.as_ref().is_some_and(|links| links.iter().all(alive))
     }
 }
 

@@ -132,7 +132,7 @@ impl Program {
     }
 }
 
-/// The whole dataplane but its attachment. `trust_dscp` is that of the plan's first interface.
+/// The whole dataplane but its attachment. `trust_dscp` and `border` are those of the plan's first interface.
 #[derive(Debug)]
 pub struct TestPlane {
     core: Core,
@@ -157,12 +157,13 @@ impl TestPlane {
     pub fn load_objects(plan: &Plan, objects: Objects, options: Options) -> Result<Self, Error> {
         let mut core = Core::start(plan, objects)?;
         core.heartbeat()?;
-        let trust_dscp =
-            plan.config.interfaces.first().is_some_and(|interface| interface.trust_dscp);
+        let interface = plan.config.interfaces.first();
+        let trust_dscp = interface.is_some_and(|interface| interface.trust_dscp);
+        let border = interface.map_or(0, |interface| plan.border(interface));
         let answer = if options.redirect { abi::ANSWER_REDIRECT } else { abi::ANSWER_TX };
         let import = plan.has_import();
         let datagrams = plan.config.counts_datagrams();
-        let variant = Variant { answer, trust_dscp, plain: false, import, datagrams };
+        let variant = Variant { answer, trust_dscp, plain: false, import, datagrams, border };
         let settings = objects::settings(&core.maps, plan, variant)?;
         core.listening(MonotonicClock.now(), false)?;
         Ok(Self { core, programs: Default::default(), settings })

@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use support::golden::blessing;
-use support::object::{COMPILERS, objects, require_root, router_objects};
+use support::object::{COMPILERS, mark_objects, objects, require_root, router_objects};
 use support::place::root;
 use tidegate_bpf::testing::plans;
 use tidegate_bpf::testing::{Options, TestHook, TestPlane};
-use tidegate_bpf::{Plan, Router};
-use tidegate_config::{InterfaceConfig, RuleConfig, ServiceConfig};
+use tidegate_bpf::{Marks, Plan, Router};
+use tidegate_config::{InBandConfig, InterfaceConfig, RuleConfig, ServiceConfig};
 use tidegate_policy::{Action, Policy};
 use tidegate_units::Rate;
 
@@ -43,15 +43,18 @@ fn plan(trust_dscp: bool) -> Plan {
         ..plans::service("shop", &["*:80"])
     }];
     let mut plan = plans::importing(plans::plan(services));
-    plan.config.interfaces = vec![InterfaceConfig { trust_dscp, ..InterfaceConfig::default() }];
+    plan.config.interfaces =
+        vec![InterfaceConfig { trust_dscp, border: true, ..InterfaceConfig::default() }];
+    plan.config.in_band = Some(InBandConfig { router_bit: 1, server_bit: 2, mark: false });
     plan
 }
 
-/// What the ingress hooks take of those who import no rules and count no datagrams.
+/// What the ingress hooks take of those who import no rules, count no datagrams and are no border.
 fn measure_without_import(compiler: &str) -> Budgets {
     let mut plan = plan(true);
     plan.config.flowspec = None;
     plan.config.services[0].datagrams = None;
+    plan.config.in_band = None;
     let plane = TestPlane::load_objects(&plan, objects(compiler), Options { redirect: true });
     let hooks = [("tc_alone", TestHook::Tc), ("xdp_alone", TestHook::Xdp)];
     let count = |(name, hook): (&str, TestHook)| {
@@ -79,7 +82,11 @@ fn measure(compiler: &str) -> Budgets {
     let router =
         Router::load_objects(&plans::router(&["192.0.2.0/24:80"]), router_objects(compiler));
     let router = router.unwrap_or_else(|error| panic!("made by {compiler}: {error}"));
-    for (program, count) in router.budgets().unwrap() {
+    let bits = InBandConfig { router_bit: 1, server_bit: 2, mark: true };
+    let marks = Marks::load_objects(&bits, mark_objects(compiler));
+    let marks = marks.unwrap_or_else(|error| panic!("made by {compiler}: {error}"));
+    let (router, marks) = (router.budgets().unwrap(), marks.budgets().unwrap());
+    for (program, count) in router.into_iter().chain(marks) {
         budgets.insert((program.into(), compiler.into()), count);
     }
     budgets

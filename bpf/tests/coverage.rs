@@ -7,6 +7,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use support::border;
 use support::cases::all;
 use support::connection::{
     COPIES, End, RESETS, copy, copy_in, crowd, early, give, handshake, life, play, play_losing,
@@ -32,7 +33,9 @@ const SETUPS: usize = 150;
 const FRAMES: usize = 200;
 /// The files that are measured, and the share of their branches that must be taken, in percent.
 /// What is missing there is said beside it; policies have their own tests (policy/tests).
-const FILES: [Wanted; 20] = [
+const FILES: [Wanted; 22] = [
+    ("ipv4.h", 95.0),
+    ("border.h", 95.0),   // the verifier wants a bound checked
     ("rst.h", 95.0),      // the verifier wants a pointer checked; two CPUs at once
     ("classify.h", 97.0), // the verifier wants a pointer checked
     ("emit.h", 100.0),
@@ -117,6 +120,23 @@ fn exercise(native: &mut Native) {
             let arrival = Arrival { frame: &frame, socket, loopback: dice.one_in(2) };
             let how = How { dice: [dice.u32(), dice.u32()], ..How::default() };
             native.run(&arrival, how);
+        }
+    }
+}
+
+/// Packets from outside, at the border, with every failure; `plain`: without Ethernet header.
+fn exercise_border(native: &mut Native, plain: bool) {
+    for (_, before, _) in border::cases() {
+        let frame = before.bytes();
+        let frame = frame.get(if plain { 14 } else { 0 }..).unwrap_or_default();
+        let arrival = Arrival { frame, socket: Socket::Nothing, loopback: false };
+        let mut run = |fail_at| {
+            native.set_mode(&base(), Mode { plain, ..Mode::default() });
+            native.border(border::MARKS);
+            native.run(&arrival, How { fail_at, ..How::default() })
+        };
+        for fail_at in 1..=run(0).calls.len() as u32 {
+            run(fail_at);
         }
     }
 }
@@ -278,7 +298,9 @@ fn every_line_and_nearly_every_branch_is_reached() {
     for (hook, name) in [(Hook::Xdp, "xdp"), (Hook::Tc, "tc")] {
         let mut native = Native::start_covered(Program::Ingress(hook), directory.path());
         exercise(&mut native);
+        exercise_border(&mut native, false);
         if hook == Hook::Tc {
+            exercise_border(&mut native, true);
             exercise_plain(&mut native);
             exercise_connections(&mut native);
         }

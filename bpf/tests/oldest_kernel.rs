@@ -13,7 +13,9 @@
 mod support;
 
 use std::collections::BTreeMap;
-use support::object::{COMPILERS, Insn, instructions, objects, require_root, router_objects};
+use support::object::{
+    COMPILERS, Insn, instructions, mark_objects, objects, require_root, router_objects,
+};
 
 const CLASS_MASK: u8 = 0x07;
 const CLASS_LDX: u8 = 0x01;
@@ -168,6 +170,7 @@ fn what_every_compiler_makes_is_what_linux_6_1_takes() {
     let mut wrong = Vec::new();
     for compiler in COMPILERS {
         let (made, router) = (objects(compiler), router_objects(compiler));
+        let marks = mark_objects(compiler);
         let hooks = [
             ("xdp", made.xdp),
             ("tc", made.tc),
@@ -180,6 +183,8 @@ fn what_every_compiler_makes_is_what_linux_6_1_takes() {
             ("router_in", router.ingress),
             ("router_out", router.egress),
             ("router_sweep", router.sweep),
+            ("mark_in", marks.ingress),
+            ("mark_out", marks.egress),
         ];
         for (hook, bytes) in hooks {
             for insns in instructions(&bytes) {

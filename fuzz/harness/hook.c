@@ -3,7 +3,7 @@
  * An ingress hook under a fuzzer: a few bytes choose the set-up and which
  * helper call fails, the rest is the frame. Beyond what the sanitizers find,
  * these must hold of every frame:
- *	- what passes is not changed
+ *	- what passes is not changed; at a border only the header of IPv4 is
  *	- released, without a lease, or without a limit, everything passes
  *	- an answer is a RST, never longer than the frame it answers
  *	- exactly one thing is counted, and nothing is left locked or held;
@@ -32,6 +32,11 @@ enum fuzz_switch {
 
 #define FUZZ_TRIE 64	/* in policy: tables are searched, not read */
 #define FUZZ_DATAGRAMS 128	/* in policy: datagrams are counted, and limited */
+#define FUZZ_BORDER 64		/* in fail_at: packets come from outside */
+#define FUZZ_FAIL 63		/* the rest of it */
+#define FUZZ_MARKS 6
+#define FUZZ_HEADER_AT 14
+#define FUZZ_HEADER_TO 82	/* behind two tags and the longest header */
 
 struct fuzz_head {
 	__u8 switches;
@@ -175,6 +180,7 @@ static void fuzz_switches(const struct fuzz_head *head)
 	set->flow_timeout_ns = HOST_IDLE_S * TG_NS_PER_S;
 	set->flow_mask = set->pending_mask = HOST_TABLE - 1;
 	set->datagrams = !!(head->policy & FUZZ_DATAGRAMS);
+	set->border = head->fail_at & FUZZ_BORDER ? FUZZ_MARKS : 0;
 }
 
 static void fuzz_socket(const struct fuzz_head *head)
@@ -227,6 +233,21 @@ static int fuzz_is_reset(void)
 	return native.length == at + 20 && native.frame[at + 13] == 0x14;
 }
 
+/* At a border the header of IPv4 may be another. */
+static int fuzz_is_same(const __u8 *frame, __u32 length, int border)
+{
+	const __u8 *now = native.frame;
+
+	if (native.length != length)
+		return 0;
+	if (!border || length <= FUZZ_HEADER_AT)
+		return !memcmp(now, frame, length);
+	return !memcmp(now, frame, FUZZ_HEADER_AT - 2) &&
+	       (length <= FUZZ_HEADER_TO ||
+		!memcmp(now + FUZZ_HEADER_TO, frame + FUZZ_HEADER_TO,
+			length - FUZZ_HEADER_TO));
+}
+
 static void fuzz_check(const struct fuzz_head *head, const __u8 *frame,
 		       __u32 length, int action)
 {
@@ -239,8 +260,8 @@ static void fuzz_check(const struct fuzz_head *head, const __u8 *frame,
 		  fuzz_is_answer(action), "the hook says pass, drop or answer");
 	fuzz_must(!native.held, "nothing is left locked or held");
 	if (fuzz_is_pass(action))
-		fuzz_must(native.length == length &&
-			  !memcmp(native.frame, frame, length),
+		fuzz_must(fuzz_is_same(frame, length,
+				       head->fail_at & FUZZ_BORDER),
 			  "what passes is not changed");
 	if (open || head->switches & FUZZ_SHADOW)
 		fuzz_must(fuzz_is_pass(action), "this set-up refuses nothing");
@@ -267,7 +288,7 @@ static void fuzz_check(const struct fuzz_head *head, const __u8 *frame,
 		fuzz_must(of->refused + of->spared <= of->offered,
 			  "no more is refused than came");
 	}
-	fuzz_must(counted == 1 || (head->fail_at && !counted),
+	fuzz_must(counted == 1 || (head->fail_at & FUZZ_FAIL && !counted),
 		  "one thing is counted");
 }
 
@@ -308,7 +329,7 @@ int fuzz_one(const unsigned char *data, unsigned long size)
 	memcpy(native.frame, data, length);
 	native.length = length;
 	native.linear = head.linear && head.linear < length ? head.linear : length;
-	native.fail_at = head.fail_at & 63;
+	native.fail_at = head.fail_at & FUZZ_FAIL;
 	memcpy(native.random, head.dice, sizeof(head.dice));
 	native.calls = native.thrown = native.counts_row = 0;
 	native.held = native.redirected = 0;

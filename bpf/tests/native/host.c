@@ -185,6 +185,13 @@ static void host_time(struct host_bytes *b)
 	set->pending_mask = HOST_TABLE - 1;
 	set->source_mask = HOST_TABLE / TG_SOURCE_WAYS - 1;
 	set->lately_mask = HOST_LATELY - 1;
+	set->border = 0;
+}
+
+/* b: bits of DSCP that are cleared. */
+static void host_border(struct host_bytes *b)
+{
+	host_settings()->border = host_u8(b);
 }
 
 /* k: the socket that the tuple meets, and its accept queue. */
@@ -447,6 +454,7 @@ static void host_command(struct host_bytes *b, struct host_bytes *out)
 	case 'g': return host_waiting(b);
 	case 'n': return host_now(b);
 	case 'z': return host_lose(b);
+	case 'b': return host_border(b);
 	case 'x': return host_run(b, out, 0);
 	case 'y': return host_run(b, out, 1);
 	}

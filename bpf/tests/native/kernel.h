@@ -478,17 +478,29 @@ long bpf_xdp_load_bytes(struct xdp_md *ctx, __u32 offset, void *to,
 	return native_load(offset, to, length);
 }
 
-long bpf_skb_store_bytes(struct __sk_buff *skb, __u32 offset, const void *from,
-			 __u32 length, __u64 flags)
+static long native_store(__u32 offset, const void *from, __u32 length)
 {
-	(void)skb;
-	(void)flags;
 	if (native_fails(NATIVE_CALL_STORE) || offset + length > native.length)
 		return NATIVE_ENOMEM;
 	native_take_back();
 	memcpy(native.frame + offset, from, length);
 	native_show();
 	return 0;
+}
+
+long bpf_skb_store_bytes(struct __sk_buff *skb, __u32 offset, const void *from,
+			 __u32 length, __u64 flags)
+{
+	(void)skb;
+	(void)flags;
+	return native_store(offset, from, length);
+}
+
+long bpf_xdp_store_bytes(struct xdp_md *ctx, __u32 offset, void *from,
+			 __u32 length)
+{
+	(void)ctx;
+	return native_store(offset, from, length);
 }
 
 /* The clone goes out while the program waits. */

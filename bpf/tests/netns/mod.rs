@@ -239,7 +239,7 @@ impl AttachMode {
         };
         let config = InterfaceConfig { name: name.into(), attach, ..InterfaceConfig::default() };
         let clsact = self == Self::Clsact;
-        Interface { config, namespace, clsact, import: false, datagrams: false }
+        Interface { config, namespace, clsact, import: false, datagrams: false, border: 0 }
     }
 }
 

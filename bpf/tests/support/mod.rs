@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "each test is a crate of its own")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+pub mod border;
 pub mod built;
 pub mod canary;
 pub mod cases;

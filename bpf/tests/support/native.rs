@@ -360,6 +360,11 @@ impl Native {
         push(&mut self.pending, &[number]);
     }
 
+    /// Bits of DSCP that the border clears from now on; 0: there is none.
+    pub fn border(&mut self, marks: u8) {
+        self.pending.extend_from_slice(&[b'b', marks]);
+    }
+
     /// Where the window of the socket begins that packets meet, and its size.
     pub fn window(&mut self, next: u32, size: u32) {
         self.pending.push(b'w');

@@ -13,8 +13,8 @@ use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, Program, ProgramInput}
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tidegate_bpf::RouterObjects;
 use tidegate_bpf::testing::Objects;
+use tidegate_bpf::{MarkObjects, RouterObjects};
 
 /// Every compiler that builds the dataplane; `cargo xtask setup` installs them all.
 pub const COMPILERS: [&str; 4] = ["clang-14", "clang-16", "clang-19", "clang-22"];
@@ -75,6 +75,12 @@ pub fn router_objects(compiler: &str) -> RouterObjects {
         egress: compile("router_out"),
         sweep: compile("router_sweep"),
     }
+}
+
+/// The programs of marks as another compiler makes them.
+pub fn mark_objects(compiler: &str) -> MarkObjects {
+    let compile = compiled(compiler);
+    MarkObjects { ingress: compile("mark_in"), egress: compile("mark_out") }
 }
 
 /// The hooks as another compiler makes them. It takes 6 s of CPU, so they are kept for other tests.

@@ -4,9 +4,10 @@
 use std::path::Path;
 
 /// Folders of the hooks and of what they are made of.
-pub const HOOK_FOLDERS: [&str; 10] = [
+pub const HOOK_FOLDERS: [&str; 12] = [
     "bpf/hook",
     "bpf/packet",
+    "bpf/border",
     "bpf/datagram",
     "bpf/import",
     "bpf/http",
@@ -15,6 +16,7 @@ pub const HOOK_FOLDERS: [&str; 10] = [
     "bpf/syn",
     "bpf/request",
     "bpf/router",
+    "bpf/mark",
 ];
 
 /// The root of the repository.

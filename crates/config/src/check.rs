@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The meaning of a configuration: what no schema can say. All faults at once.
 
-use super::{cluster, flowspec, router};
+use super::{cluster, flowspec, in_band, router};
 mod abacus;
 mod gateways;
 mod requests;
@@ -61,6 +61,7 @@ pub(super) fn check(config: &Config, places: &Places, registry: &Registry) -> Ve
     check.errors.extend(cluster::check(config, places));
     check.errors.extend(flowspec::check(config, places));
     check.errors.extend(router::check(config, places));
+    check.errors.extend(in_band::check(config, places));
     check.errors
 }
 

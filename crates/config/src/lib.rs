@@ -15,6 +15,7 @@ mod file;
 mod files;
 mod flowspec;
 mod gateways;
+mod in_band;
 mod name;
 mod named;
 mod namespace;
@@ -47,6 +48,7 @@ pub use flowspec::{
     SpeakerKind, SpeakerPeerConfig,
 };
 pub use gateways::*;
+pub use in_band::InBandConfig;
 pub use namespace::namespace_path;
 pub use presets::Preset;
 pub use reference::{bounds, reference};

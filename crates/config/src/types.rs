@@ -5,6 +5,7 @@
 use super::cluster::{BACKENDS_MAX, BackendConfig, ClusterConfig};
 use super::flowspec::FlowspecConfig;
 use super::gateways::{AgentCheckConfig, GATEWAYS_MAX, GatewayConfig};
+use super::in_band::InBandConfig;
 use super::named::{self, Named};
 use super::presets::Preset;
 use super::requests::{ControlVariant, GAIN_RANGE, RequestsConfig};
@@ -98,6 +99,9 @@ pub struct Config {
     /// What a router measures of the servers behind it; without it nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router: Option<RouterConfig>,
+    /// Marks in packets (NetDraino) that are cleared where packets come from outside; without it none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_band: Option<InBandConfig>,
 }
 
 /// One interface.
@@ -123,6 +127,10 @@ pub struct InterfaceConfig {
     /// when the way to them is congested.
     #[serde(default)]
     pub side: Side,
+    /// Whether packets that arrive here come from outside: their marks of `in_band`, and the IPv4 option 158, are
+    /// cleared.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub border: bool,
 }
 
 /// Who is behind an interface.

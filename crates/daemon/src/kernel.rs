@@ -5,6 +5,7 @@
 mod away;
 mod crowds;
 mod limiting;
+mod marked;
 mod neighbours;
 mod requests;
 mod router;
@@ -19,15 +20,17 @@ use crate::preflight::{Above, above, listens, on_top};
 use crate::privileges;
 use crate::state::KeptCrowd;
 use away::Away;
+use marked::Marked;
 use router::Measured;
 use sides::Sides;
 use std::fmt::Display;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use tidegate_bpf::policy::{DatagramLimit, MinRate, Params, Policy, Reason, SourceKey};
 use tidegate_bpf::{
-    Attached, Dataplane, Hook, Imported, ImportedHits, Plan, Router, ServiceParams, Settings,
+    Attached, Dataplane, Hook, HostMarks, Imported, ImportedHits, Plan, Router, ServiceParams,
+    Settings,
 };
 use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig, Side};
 use tidegate_model::limits::{Limits, ServiceLimits};
@@ -52,6 +55,7 @@ pub struct Kernel {
     sides: Sides,
     away: Away,
     measured: Measured,
+    marked: Marked,
     /// How many services there are, and where those listen that run here.
     services: usize,
     listens: Vec<Listen>,
@@ -113,6 +117,7 @@ impl Kernel {
             }
         }
         let measured = Measured::start(config, plan.interfaces(), &dataplane);
+        let marked = Marked::start(config, plan.interfaces(), &dataplane);
         let sees_answers = sees_answers(&dataplane);
         let (watch, sides) = (Watch::default(), Sides::default());
         let (services, listens) = (config.services.len(), listens(config));
@@ -123,6 +128,7 @@ impl Kernel {
             sides,
             away,
             measured,
+            marked,
             services,
             listens,
             above,
@@ -332,7 +338,8 @@ impl Counters for Kernel {
 
 impl Lifecycle for Kernel {
     fn examine(&self, config: &Config) -> Result<(), PlaneError> {
-        if let Some(why) = self.measured.refuses(config) {
+        let refuses = self.measured.refuses(config).or_else(|| self.marked.refuses(config));
+        if let Some(why) = refuses {
             return Err(failed(why));
         }
         if privileges::may_attach() || !self.needs_attach(config) {
@@ -346,6 +353,7 @@ impl Lifecycle for Kernel {
         self.dataplane.apply(&plan).map_err(failed)?;
         self.above = above;
         self.measured.apply(config, plan.interfaces(), &self.dataplane);
+        self.marked.apply(config, plan.interfaces(), &self.dataplane);
         self.sees_answers = sees_answers(&self.dataplane);
         self.services = config.services.len();
         self.listens = listens(config);
@@ -377,6 +385,10 @@ impl Lifecycle for Kernel {
         self.measured.share(now, heard)
     }
 
+    fn mark(&mut self, now: Nanos, says: HostMarks) -> Vec<Ipv4Addr> {
+        self.marked.tick(now, says, &self.dataplane)
+    }
+
     fn events(&mut self) -> Vec<What> {
         let mut events = self.watch.events();
         events.extend(self.measured.events());
@@ -390,7 +402,8 @@ impl Lifecycle for Kernel {
             warnings.into_iter().map(move |text| format!("interface {interface}: {text}"))
         };
         let blind = self.blind(false);
-        hooks.flat_map(of).chain(blind).chain(self.measured.doubts()).collect()
+        let beside = self.measured.doubts().chain(self.marked.doubts());
+        hooks.flat_map(of).chain(blind).chain(beside).collect()
     }
 
     fn hooks(&self) -> Vec<InterfaceState> {

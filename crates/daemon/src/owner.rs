@@ -326,6 +326,7 @@ impl Owner {
             self.warnings.raise(now, &subject, text);
         }
         let kept = self.decide(now);
+        self.mark(now);
         self.join_remote(now);
         self.note_record(now);
         self.write(now, kept);

@@ -5,7 +5,8 @@
 
 use crate::outlet::Outlet;
 use crate::state::KeptCrowd;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
+use tidegate_bpf::HostMarks;
 use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
 use tidegate_model::record::What;
@@ -156,6 +157,12 @@ pub trait Lifecycle {
     /// Takes in what other routers told of destinations; what they are to be told, if it is time to.
     fn share(&mut self, _now: Nanos, _heard: Vec<RouterReports>) -> Option<Vec<DestinationReport>> {
         None
+    }
+
+    /// Once a tick: what this host says by marks in packets. Servers that have said since the last call that they are
+    /// overloaded.
+    fn mark(&mut self, _now: Nanos, _says: HostMarks) -> Vec<Ipv4Addr> {
+        Vec::new()
     }
 
     /// What happened to hooks and pins since the last call, already logged.

@@ -15,9 +15,9 @@ use crate::places::Places;
 use crate::plane::{Counted, Counters, Lifecycle, Plane, PlaneError, RequestCounts, Rungs};
 use crate::state::KeptCrowd;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use tidegate_bpf::{Imported, ImportedHits};
+use tidegate_bpf::{HostMarks, Imported, ImportedHits};
 use tidegate_config::{Adapter, CLASS_DEFAULT, Config, GatewayConfig, ServiceConfig};
 use tidegate_gate::{Adapters, Agents, Gate, Seen};
 use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
@@ -491,6 +491,10 @@ impl Lifecycle for Planes {
 
     fn share(&mut self, now: Nanos, heard: Vec<RouterReports>) -> Option<Vec<DestinationReport>> {
         self.kernel.as_mut()?.share(now, heard)
+    }
+
+    fn mark(&mut self, now: Nanos, says: HostMarks) -> Vec<Ipv4Addr> {
+        self.kernel.as_mut().map_or_else(Vec::new, |kernel| kernel.mark(now, says))
     }
 
     fn events(&mut self) -> Vec<What> {

@@ -18,12 +18,19 @@ use tidegate_units::{Nanos, Rate};
 /// How often a congested router says so, the first time at once. A limit holds for twice as long, and a server
 /// forgets a router after three times.
 const NOTICE_EVERY: Nanos = Nanos::SECOND;
+/// So soon after the last one where a server begins to say by marks that it is overloaded.
+const NOTICE_MARKED: Nanos = Nanos::from_millis(200);
+/// It begins when nothing was heard for so long: more notices would use up the changes that grants allow.
+const MARKS_FOR: Nanos = Nanos::from_secs(3);
 
 /// Both sides.
 #[derive(Default)]
 pub(crate) struct Pushback {
     /// As a router: when it said last that it is congested.
     noticed: Option<Nanos>,
+    /// When marks of a server were heard last, and whether they begin.
+    heard: Option<Nanos>,
+    marked: bool,
     /// As a server: by service.
     given: Vec<Given>,
 }
@@ -86,7 +93,8 @@ impl Pushback {
         });
     }
 
-    /// As a router: what the owners of its services are told. Nothing while it is not congested.
+    /// As a router: what the owners of its services are told. Nothing while it is not congested, whoever has marked
+    /// packets.
     pub(crate) fn notices(
         &mut self,
         now: Nanos,
@@ -97,10 +105,24 @@ impl Pushback {
             self.noticed = None;
             return;
         };
-        if self.noticed.is_none_or(|at| now.since(at) >= NOTICE_EVERY) {
-            self.noticed = Some(now);
+        if self.is_due(now) {
             said.notices = inbound.iter().flat_map(|of| of.notices(episode)).collect();
         }
+    }
+
+    /// As a router: a server has said by marks that it is overloaded.
+    pub(crate) fn marked(&mut self, now: Nanos) {
+        self.marked |= self.heard.is_none_or(|at| now.since(at) >= MARKS_FOR);
+        self.heard = Some(now);
+    }
+
+    fn is_due(&mut self, now: Nanos) -> bool {
+        let every = if self.marked { NOTICE_MARKED } else { NOTICE_EVERY };
+        let due = self.noticed.is_none_or(|at| now.since(at) >= every);
+        if due {
+            (self.noticed, self.marked) = (Some(now), false);
+        }
+        due
     }
 
     /// As a server: what came from routers.
@@ -232,5 +254,30 @@ impl Given {
             }
         };
         self.to.iter().zip(self.answer.feedback().nodes()).map(state).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What anyone can put into packets makes one notice in three seconds at most.
+    #[test]
+    fn marks_that_begin_bring_a_notice_sooner_and_those_that_go_on_do_not() {
+        let ms = Nanos::from_millis;
+        let mut pushback = Pushback::default();
+        assert!(pushback.is_due(ms(5_000)), "congestion begins");
+        pushback.marked(ms(5_100));
+        assert!(!pushback.is_due(ms(5_100)) && pushback.is_due(ms(5_200)), "not at once");
+        assert!(!pushback.is_due(ms(6_100)) && pushback.is_due(ms(6_200)), "once a second");
+        assert!(pushback.is_due(ms(7_300)));
+        pushback.marked(ms(8_200));
+        assert!(pushback.is_due(ms(8_200)), "nothing was said for 3 s");
+        let mut notices = 0;
+        for at in (8_300..18_200).step_by(100) {
+            pushback.marked(ms(at));
+            notices += u32::from(pushback.is_due(ms(at)));
+        }
+        assert_eq!(notices, 9, "marks in each tick");
     }
 }

@@ -12,9 +12,12 @@ use crate::plane::{Said, Senses};
 use crate::pushback::Pushback;
 use crate::remote_sums::RemoteSums;
 use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use tidegate_bpf::HostMarks;
 use tidegate_config::{Config, ServiceConfig, When};
 use tidegate_control::congestion::Arrivals;
 use tidegate_control::fleet::remote::{Feedback, Flow, Grant, InForce, Inbound, Protected};
+use tidegate_model::Listen;
 use tidegate_model::limits::{DatagramLimit, ServiceLimits};
 use tidegate_model::record::What;
 use tidegate_model::remote::{Arrived, Hits, RemoteLimit, Restriction, Scope, Unit};
@@ -30,6 +33,8 @@ const NONE_EVERY: Nanos = Nanos::SECOND;
 const AT_ONCE: Nanos = Nanos::from_millis(50);
 const BURST_MAX: f64 = 1e6;
 
+/// Refusals that are older are not told by marks.
+const FRESH: Nanos = Nanos::SECOND;
 /// How often a limit is renewed at most; less often than the receiver's quota, whatever the tick is.
 const RATE_EVERY: Nanos = Nanos::from_millis(95);
 /// The same of one that falls.
@@ -199,6 +204,26 @@ impl Remote {
             self.sums.add(&service.name, period, &states);
         }
         self.join(config, own)
+    }
+
+    /// What this host says by marks: as a router, and as a server that refuses.
+    pub(crate) fn says(&self, (config, released): (&Config, bool), sensed: &[Sensed]) -> HostMarks {
+        let refuses = |(service, sensed): (&ServiceConfig, &Sensed)| {
+            let counts = sensed.signals.balance.counts;
+            !only_shown(service) && counts.is_some_and(|c| c.value.refused > 0 && c.age <= FRESH)
+        };
+        let overloaded = !released && config.services.iter().zip(sensed).any(refuses);
+        HostMarks { congested: self.links.episode().is_some(), overloaded }
+    }
+
+    /// Servers have said by marks that they are overloaded: at most a notice is sent sooner. Only those count whose
+    /// addresses stand in the configuration.
+    pub(crate) fn marked(&mut self, now: Nanos, config: &Config, servers: &[Ipv4Addr]) {
+        let mut listens = config.services.iter().flat_map(|service| &service.listen);
+        let known = |listen: &Listen| matches!(listen.address, Some(IpAddr::V4(address)) if servers.contains(&address));
+        if listens.any(known) {
+            self.pushback.marked(now);
+        }
     }
 
     /// Limits that arrived, and the sessions in which they did.

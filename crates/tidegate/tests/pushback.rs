@@ -14,13 +14,11 @@
 
 mod common;
 
-use common::congested::{TAKES, World, load};
+use common::congested::{TAKES, World, connections, load};
 use common::star::{Daemon, Load, Star, refused};
 use common::wait_for;
-use socket2::{Domain, Socket, Type};
-use std::collections::VecDeque;
 use std::fs;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -36,12 +34,8 @@ use tidegate_model::snapshot::{ImportedState, PeerState, RemoteState, ServiceSta
 use tidegate_sense::in_namespace;
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
-/// Connections per second that come. The link drops a third of them.
-const OFFERED: u64 = 120;
 /// Seconds for which arrivals are counted.
 const MEASURED: u64 = 6;
-/// Connections that the client keeps open at once.
-const KEPT: usize = 200;
 const NET: u8 = 79;
 const SERVER: &str = "10.79.1.2:8000";
 
@@ -73,21 +67,6 @@ fn arrivals(server: &Daemon, seconds: u64) -> Vec<f64> {
         (after - before) as f64 / to.since(*from).as_secs_f64()
     };
     all.windows(2).map(rate).collect()
-}
-
-/// Connections, of which it waits for none.
-fn connections(star: &Star, server: &str) -> Load {
-    let (mut open, server) = (VecDeque::new(), server.parse::<SocketAddr>().unwrap().into());
-    load(star, OFFERED, move || {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        // In progress is as good as refused: the router counts.
-        let _ = socket.connect(&server);
-        open.push_back(socket);
-        if open.len() > KEPT {
-            open.pop_front();
-        }
-    })
 }
 
 #[test]

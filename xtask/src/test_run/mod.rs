@@ -109,7 +109,17 @@ const BESIDE: [(&str, Programs); 3] = [
             ),
             ("tidegate-peer", &["bus_nats", "delegation", "frame", "pushback", "session"]),
             ("tidegate-proxy", &["attacks", "proxy"]),
-            ("tidegate", &["bypassed", "gateways_tls", "only_gateways", "proxy", "pushback"]),
+            (
+                "tidegate",
+                &[
+                    "bypassed",
+                    "gateways_tls",
+                    "only_gateways",
+                    "proxy",
+                    "pushback",
+                    "pushback_marks",
+                ],
+            ),
         ],
     ),
     (

@@ -18,7 +18,7 @@ const ANY: &str = "";
 const ABI: &str = "bpf/abi/";
 const KERNEL: &str = "bpf/vmlinux/";
 
-const LAW: [Row; 21] = [
+const LAW: [Row; 23] = [
     Row {
         folder: "policy/contract",
         ours: &["policy/contract/", "policy/reasons.def"],
@@ -68,6 +68,11 @@ const LAW: [Row; 21] = [
         system: &["bpf/"],
     },
     Row {
+        folder: "bpf/border",
+        ours: &["bpf/border/", "bpf/packet/", ABI, "policy/"],
+        system: &["bpf/"],
+    },
+    Row {
         folder: "bpf/syn",
         ours: &[
             "bpf/syn/",
@@ -100,9 +105,16 @@ const LAW: [Row; 21] = [
         system: &["bpf/"],
     },
     Row {
+        folder: "bpf/mark",
+        ours: &["bpf/mark/", "bpf/packet/", ABI, "policy/"],
+        system: &["bpf/"],
+    },
+    Row {
         folder: "bpf/hook",
         ours: &[
             "bpf/router/",
+            "bpf/mark/",
+            "bpf/border/",
             "bpf/import/",
             "bpf/datagram/",
             "bpf/request/",

@@ -60,6 +60,8 @@ long bpf_clone_redirect(struct __sk_buff *skb, __u32 ifindex, __u64 flags);
 __u64 bpf_xdp_get_buff_len(struct xdp_md *ctx);
 long bpf_xdp_load_bytes(struct xdp_md *ctx, __u32 offset, void *to,
 			__u32 length);
+long bpf_xdp_store_bytes(struct xdp_md *ctx, __u32 offset, void *from,
+			 __u32 length);
 long bpf_xdp_adjust_tail(struct xdp_md *ctx, int delta);
 long bpf_skb_pull_data(struct __sk_buff *skb, __u32 length);
 long bpf_skb_change_tail(struct __sk_buff *skb, __u32 length, __u64 flags);

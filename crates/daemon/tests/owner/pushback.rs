@@ -98,6 +98,39 @@ fn a_router_says_so_once_a_second_while_it_is_congested() {
     assert_eq!(turns(&world), (1, 1));
 }
 
+#[test]
+fn marks_of_a_known_server_bring_a_notice_sooner_and_nothing_else() {
+    let mut world = World::new(ROUTER);
+    let mark = |world: &World, server: [u8; 4]| {
+        world.memory.lock().unwrap().marked.push(server.into());
+    };
+    (0..20).for_each(|_| _ = sends(&mut world, 10));
+    mark(&world, [192, 0, 2, 11]);
+    (0..20).for_each(|_| _ = sends(&mut world, 10));
+    assert!(notices(&world).is_empty(), "no congestion, no notice");
+    assert!(!world.memory.lock().unwrap().says.congested);
+    (0..35).for_each(|_| _ = sends(&mut world, 25));
+    assert!(world.memory.lock().unwrap().says.congested);
+    notices(&world);
+    let last = (0..12).position(|_| {
+        sends(&mut world, 25);
+        !notices(&world).is_empty()
+    });
+    assert!(last.is_some(), "once a second");
+    (0..2).for_each(|_| _ = sends(&mut world, 25));
+    mark(&world, [203, 0, 113, 1]);
+    sends(&mut world, 25);
+    assert!(notices(&world).is_empty(), "nobody's address here");
+    mark(&world, [192, 0, 2, 11]);
+    sends(&mut world, 25);
+    let told = notices(&world);
+    assert_eq!(told.len(), 1, "{told:?}");
+    mark(&world, [192, 0, 2, 11]);
+    (0..5).for_each(|_| _ = sends(&mut world, 25));
+    assert!(notices(&world).is_empty(), "they go on");
+    assert!(world.snapshot().services[0].remote.is_empty(), "no limit came of it");
+}
+
 /// How often congestion began and ended, as it was told.
 fn turns(world: &World) -> (usize, usize) {
     let Reply::History { events, .. } = world.owner.history() else { panic!() };

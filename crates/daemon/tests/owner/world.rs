@@ -2,10 +2,12 @@
 //! A dataplane that remembers, senses that say what they are told, and a clock that stands still.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tidegate_api::protocol::Handover;
+use tidegate_bpf::HostMarks;
 use tidegate_config::{BucketConfig, Config, Registry, ServiceConfig};
 use tidegate_control::{
     BucketController, Context, Controller, Demand, Headroom, Mode as ControlMode,
@@ -67,6 +69,9 @@ pub(crate) struct Memory {
     pub(crate) said: Vec<Said>,
     /// What the interfaces to the servers did.
     pub(crate) links: Vec<LinkUse>,
+    /// Servers that say by marks that they are overloaded, and what this host says.
+    pub(crate) marked: Vec<Ipv4Addr>,
+    pub(crate) says: HostMarks,
     /// The kernel cannot be asked for them.
     pub(crate) unreadable: bool,
     /// An interface without an egress hook.
@@ -239,6 +244,12 @@ impl Lifecycle for FakePlane {
 
     fn mend(&mut self) -> Vec<String> {
         self.0.lock().unwrap().unhooked.clone()
+    }
+
+    fn mark(&mut self, _: Nanos, says: HostMarks) -> Vec<Ipv4Addr> {
+        let mut memory = self.0.lock().unwrap();
+        memory.says = says;
+        std::mem::take(&mut memory.marked)
     }
 
     fn at_gate(&self, _: usize) -> bool {

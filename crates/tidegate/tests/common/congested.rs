@@ -10,8 +10,10 @@
 use super::authority::Authority;
 use super::star::{Daemon, Load, Star};
 use rcgen::{KeyPair, PKCS_ED25519};
+use socket2::{Domain, Socket, Type};
+use std::collections::VecDeque;
 use std::fs;
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 use tidegate_sense::in_namespace;
@@ -19,6 +21,10 @@ use tidegate_units::{Clock, MonotonicClock};
 
 /// Connections per second that the server takes.
 pub(crate) const TAKES: u64 = 20;
+/// Connections per second that come. A link of 2 Mbit/s drops a third of them.
+const OFFERED: u64 = 120;
+/// Connections that the client keeps open at once.
+const KEPT: usize = 200;
 /// Datagrams of 1,000 bytes per second: 1.6 times what the link carries.
 pub(crate) const DATAGRAMS: u64 = 400;
 /// Most that a sender that was held up makes good at once.
@@ -30,6 +36,8 @@ pub(crate) struct World {
     net: u8,
     /// Datagrams per second that the server says it takes.
     datagrams: Option<u64>,
+    /// Whether both hosts mark packets, and the router is a border to the client.
+    marks: bool,
     _listener: TcpListener,
 }
 
@@ -42,56 +50,36 @@ impl World {
         star.inside("r", &["sh", "-c", &format!("tc {shaped}")]);
         let bind = || TcpListener::bind(&target);
         let listener = in_namespace(Some(&star.namespace("s")), bind).unwrap();
-        let authority = Authority::new(&star.path("."));
-        ["r", "s"].iter().for_each(|host| authority.sign(&star.path("."), host, host));
-        for holder in ["operator", "holder"] {
-            let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
-            fs::write(star.path(&format!("{holder}.key")), key.serialize_pem()).unwrap();
-            fs::write(star.path(&format!("{holder}.pub")), key.public_key_pem()).unwrap();
-        }
-        let mut grants = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        grants.args(["grants", "issue", "--kind", "rate", "--waive-staging"]);
-        if datagrams.is_some() {
-            grants.args(["--kind", "datagrams"]);
-        }
-        grants.args(["--holder", "spiffe://example.org/s", "--scope", &target]);
-        grants.arg("--operator-key").arg(star.path("operator.key"));
-        let grant = grants.arg("--holder-key").arg(star.path("holder.pub")).output().unwrap();
-        assert!(grant.status.success(), "{grant:?}");
-        fs::write(star.path("grant"), grant.stdout).unwrap();
-        Self { star, net, datagrams, _listener: listener }
+        authorize(&star, (&["r", "s"], &target), datagrams.is_some());
+        Self { star, net, datagrams, marks: false, _listener: listener }
+    }
+
+    pub(crate) fn marking(self) -> Self {
+        Self { marks: true, ..self }
     }
 
     fn start(&self, host: &str, interfaces: &str, service: &str, cluster: &str) -> Daemon {
+        let marks = "in_band: {router_bit: 1, server_bit: 2, mark: true}\n";
+        let marks = if self.marks { marks } else { "" };
+        let border = self.marks && host == "r";
         let above = format!(
-            "interfaces: [{{name: v0, attach: tcx}}{interfaces}]\nservices:\n  shop: {service}\n"
+            "interfaces: [{{name: v0, attach: tcx, border: {border}}}{interfaces}]\n{marks}services:\n  shop: {service}\n"
         );
         self.star.start(host, &above, cluster, ".")
     }
 
     pub(crate) fn router(&self) -> Daemon {
         let target = target(self.net);
-        let [operator, grant] = ["operator.pub", "grant"].map(|file| self.star.path(file));
-        let cluster = format!(
-            "  listen: 0.0.0.0:7416\n  grants: {{operator: {}, files: [{}]}}\n  peers:\n    \
-             s: {{identity: spiffe://example.org/s, services: [shop], limits_when_congested: [\"{target}\"]}}\n",
-            operator.display(),
-            grant.display()
-        );
-        let service =
-            format!("{{mode: enforce, listen: [\"{target}\"], control: {{min_rate: 5}}}}");
-        self.start("r", ", {name: v1, side: servers}", &service, &cluster)
+        let cluster = limited_by(&self.star, &target);
+        self.start("r", ", {name: v1, side: servers}", &looser(&target), &cluster)
     }
 
     pub(crate) fn server(&self) -> Daemon {
         let (net, target) = (self.net, target(self.net));
-        let [key, grant] = ["holder.key", "grant"].map(|file| self.star.path(file));
         let cluster = format!(
-            "  signing: {{key: {}, grant: {}}}\n  report_to:\n    r: {{address: \"10.{net}.1.1:7416\", \
-             identity: spiffe://example.org/r, services: [shop], \
+            "{}    r: {{address: \"10.{net}.1.1:7416\", identity: spiffe://example.org/r, services: [shop], \
              limits: [{{service: shop, scope: \"{target}\", when: congested}}]}}\n",
-            key.display(),
-            grant.display()
+            limits(&self.star)
         );
         let takes = self.datagrams.map(|takes| format!("datagrams: {takes}, "));
         let service = format!(
@@ -103,13 +91,76 @@ impl World {
 
     /// Datagrams of 1,000 bytes for a port of the server, more than the link carries.
     pub(crate) fn datagrams(&self, port: u16) -> Load {
-        let (mut socket, net) = (None, self.net);
-        load(&self.star, DATAGRAMS, move || {
-            let bind = || UdpSocket::bind(format!("10.{net}.0.2:0")).unwrap();
-            let socket = socket.get_or_insert_with(bind);
-            let _ = socket.send_to(&[0; 1000], format!("10.{net}.1.2:{port}"));
-        })
+        let net = self.net;
+        datagrams(&self.star, format!("10.{net}.0.2:0"), format!("10.{net}.1.2:{port}"))
     }
+}
+
+/// Certificates for hosts; keys, and a grant for the server `s`: what it may limit for itself.
+pub(crate) fn authorize(star: &Star, (hosts, target): (&[&str], &str), datagrams: bool) {
+    let authority = Authority::new(&star.path("."));
+    hosts.iter().for_each(|host| authority.sign(&star.path("."), host, host));
+    for holder in ["operator", "holder"] {
+        let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+        fs::write(star.path(&format!("{holder}.key")), key.serialize_pem()).unwrap();
+        fs::write(star.path(&format!("{holder}.pub")), key.public_key_pem()).unwrap();
+    }
+    let mut grants = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    grants.args(["grants", "issue", "--kind", "rate", "--waive-staging"]);
+    if datagrams {
+        grants.args(["--kind", "datagrams"]);
+    }
+    grants.args(["--holder", "spiffe://example.org/s", "--scope", target]);
+    grants.arg("--operator-key").arg(star.path("operator.key"));
+    let grant = grants.arg("--holder-key").arg(star.path("holder.pub")).output().unwrap();
+    assert!(grant.status.success(), "{grant:?}");
+    fs::write(star.path("grant"), grant.stdout).unwrap();
+}
+
+/// The section `cluster` of a router that `s` may limit while it is congested.
+pub(crate) fn limited_by(star: &Star, target: &str) -> String {
+    let [operator, grant] = ["operator.pub", "grant"].map(|file| star.path(file));
+    format!(
+        "  listen: 0.0.0.0:7416\n  grants: {{operator: {}, files: [{}]}}\n  peers:\n    \
+         s: {{identity: spiffe://example.org/s, services: [shop], limits_when_congested: [\"{target}\"]}}\n",
+        operator.display(),
+        grant.display()
+    )
+}
+
+/// The service on a router, which has no limit of its own.
+pub(crate) fn looser(target: &str) -> String {
+    format!("{{mode: enforce, listen: [\"{target}\"], control: {{min_rate: 5}}}}")
+}
+
+/// The section `cluster` of the server, up to the routers that it limits.
+pub(crate) fn limits(star: &Star) -> String {
+    let [key, grant] = ["holder.key", "grant"].map(|file| star.path(file));
+    format!("  signing: {{key: {}, grant: {}}}\n  report_to:\n", key.display(), grant.display())
+}
+
+/// Datagrams of 1,000 bytes that the client sends.
+pub(crate) fn datagrams(star: &Star, from: String, to: String) -> Load {
+    let mut socket = None;
+    load(star, DATAGRAMS, move || {
+        let socket = socket.get_or_insert_with(|| UdpSocket::bind(&from).unwrap());
+        let _ = socket.send_to(&[0; 1000], &to);
+    })
+}
+
+/// Connections of the client, of which it waits for none.
+pub(crate) fn connections(star: &Star, server: &str) -> Load {
+    let (mut open, server) = (VecDeque::new(), server.parse::<SocketAddr>().unwrap().into());
+    load(star, OFFERED, move || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        // In progress is as good as refused: the router counts.
+        let _ = socket.connect(&server);
+        open.push_back(socket);
+        if open.len() > KEPT {
+            open.pop_front();
+        }
+    })
 }
 
 /// The server's address.

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Marks of congested routers and overloaded servers in packets (bpf/mark): programs and maps of their own, beside the
+//! dataplane. Nothing is pinned: without the daemon nothing is marked.
+
+use crate::abi::{self, MarkSeen, Settings};
+use crate::dataplane::Dataplane;
+use crate::maps::Maps;
+use crate::objects::{self, Load};
+use crate::syscall::{self, Side};
+use crate::taps::{Kind, Taps};
+use crate::{Error, Interface};
+use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+use tidegate_config::InBandConfig;
+use tidegate_units::Nanos;
+use zerocopy::IntoBytes;
+
+/// One packet in so many is marked by a router that is congested.
+const ONE_IN: u32 = 16;
+/// What the daemon says holds for so long: a daemon that hangs marks nothing.
+const HOLDS: Nanos = Nanos::from_secs(3);
+
+const MARKS: &str = "tg_marks";
+const SOURCES: &str = "tg_mark_sources";
+const SERVERS: &str = "tg_mark_servers";
+/// Sizes of the values, which the other side of the ABI has to have.
+const SIZES: [(&str, usize); 3] = [
+    (MARKS, size_of::<abi::Marks>()),
+    (SOURCES, size_of::<MarkSeen>()),
+    (SERVERS, size_of::<MarkSeen>()),
+];
+/// What the programs say of every packet.
+const TCX_NEXT: i32 = -1;
+
+/// The compiled programs. Those of the build by default; tests bring those of other compilers.
+#[derive(Clone, Debug)]
+pub struct MarkObjects {
+    /// `hook/mark_in.bpf.c`.
+    pub ingress: Vec<u8>,
+    /// `hook/mark_out.bpf.c`.
+    pub egress: Vec<u8>,
+}
+
+impl Default for MarkObjects {
+    fn default() -> Self {
+        Self {
+            ingress: include_bytes!(concat!(env!("OUT_DIR"), "/mark_in.bpf.o")).to_vec(),
+            egress: include_bytes!(concat!(env!("OUT_DIR"), "/mark_out.bpf.o")).to_vec(),
+        }
+    }
+}
+
+/// What this host says by marks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostMarks {
+    /// As a router: the way to its servers is congested.
+    pub congested: bool,
+    /// As a server: it refuses.
+    pub overloaded: bool,
+}
+
+/// The marks of this host.
+#[derive(Debug)]
+pub struct Marks {
+    objects: MarkObjects,
+    maps: Maps,
+    /// Of the hash by which addresses have their places.
+    key: [u64; abi::KEYS],
+    bits: InBandConfig,
+    taps: Taps,
+    /// The latest time at which a server was noted that was told of.
+    told: Nanos,
+}
+
+impl Marks {
+    /// Makes the maps. Nothing is marked before [`Self::attach`] and [`Self::say`].
+    ///
+    /// # Errors
+    /// When the kernel refuses a map.
+    pub fn load(bits: &InBandConfig) -> Result<Self, Error> {
+        Self::load_objects(bits, MarkObjects::default())
+    }
+
+    /// The same with given objects.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_objects(bits: &InBandConfig, objects: MarkObjects) -> Result<Self, Error> {
+        objects::quiet();
+        let maps = create_maps(&objects)?;
+        let (taps, key) = (Taps::new("marks at tcx", true), objects::keys(crate::core::seed()?));
+        Ok(Self { objects, maps, key, bits: bits.clone(), taps, told: Nanos::ZERO })
+    }
+
+    /// The bits that are marks.
+    #[must_use]
+    pub const fn bits(&self) -> &InBandConfig {
+        &self.bits
+    }
+
+    /// Other bits are marks from the next [`Self::say`] on.
+    pub fn follow(&mut self, bits: &InBandConfig) {
+        self.bits.clone_from(bits);
+    }
+
+    /// Attaches to these interfaces where it is not attached yet, and detaches from others. Returns where it is
+    /// not, one sentence each.
+    pub fn attach(
+        &mut self,
+        interfaces: &[Interface],
+        dataplane: Option<&Dataplane>,
+    ) -> Vec<String> {
+        let Self { objects, maps, key, taps, .. } = self;
+        let load = |side, kind| program(objects, (maps, *key), (side, kind), true);
+        taps.attach(interfaces, dataplane, &load)
+    }
+
+    /// Whether it is attached to every interface that it was told.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.taps.is_attached()
+    }
+
+    /// What this host says from now on, for 3 s.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn say(&self, now: Nanos, says: HostMarks) -> Result<(), Error> {
+        let marks = abi::Marks {
+            until_ns: (now + HOLDS).0,
+            chance: if says.congested { u32::MAX / ONE_IN } else { 0 },
+            overloaded: says.overloaded.into(),
+            router: 1 << self.bits.router_bit,
+            server: 1 << self.bits.server_bit,
+        };
+        self.maps.write(MARKS, &0_u32.to_ne_bytes(), marks.as_bytes())
+    }
+
+    /// Servers that have said since the last call that they are overloaded: what packets say, which anyone can send who
+    /// is inside the border.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn servers(&mut self) -> Result<Vec<Ipv4Addr>, Error> {
+        let (mut servers, mut latest) = (Vec::new(), self.told);
+        for slot in 0..abi::MARK_SERVERS as u32 {
+            let seen: MarkSeen = self.maps.read(SERVERS, slot)?;
+            if seen.addr != 0 && seen.at_ns > self.told.0 {
+                servers.push(Ipv4Addr::from(seen.addr.to_ne_bytes()));
+                latest = latest.max(Nanos(seen.at_ns));
+            }
+        }
+        self.told = latest;
+        Ok(servers)
+    }
+
+    /// Its programs without an interface, for tests; at a border or not.
+    ///
+    /// # Errors
+    /// When one cannot be loaded.
+    #[doc(hidden)]
+    pub fn hooks(&self, border: bool) -> Result<MarkHooks, Error> {
+        let kind = Kind { plain: false, border };
+        let of = |side| program(&self.objects, (&self.maps, self.key), (side, kind), false);
+        Ok(MarkHooks([of(Side::Ingress)?, of(Side::Egress)?]))
+    }
+
+    /// Instructions that the verifier processed, by program, for tests.
+    ///
+    /// # Errors
+    /// When one cannot be loaded.
+    #[doc(hidden)]
+    pub fn budgets(&self) -> Result<[(&'static str, u32); 2], Error> {
+        let MarkHooks([ingress, egress]) = self.hooks(true)?;
+        let of = objects::verified_insns;
+        Ok([("mark_in", of(&ingress)?), ("mark_out", of(&egress)?)])
+    }
+}
+
+/// The programs of both sides, for packets of tests.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct MarkHooks([OwnedFd; 2]);
+
+impl MarkHooks {
+    /// Gives a packet to one of them: what passes.
+    ///
+    /// # Errors
+    /// When it cannot be run, or the packet did not pass.
+    pub fn give(&self, egress: bool, frame: &[u8]) -> Result<Vec<u8>, Error> {
+        let failed = |source| Error::Run { program: "marks", source };
+        let program = &self.0[usize::from(egress)];
+        let mut run = syscall::TestRun { data: frame, context: &mut [], repeat: 1 };
+        let output = syscall::test_run(program.as_fd(), &mut run).map_err(failed)?;
+        match output.returned.cast_signed() {
+            TCX_NEXT => Ok(output.data),
+            other => Err(failed(io::Error::other(format!("the verdict {other}")))),
+        }
+    }
+}
+
+/// The program of a side; for tcx, or for any kernel.
+fn program(
+    objects: &MarkObjects,
+    (maps, key): (&Maps, [u64; abi::KEYS]),
+    (side, kind): (Side, Kind),
+    tcx: bool,
+) -> Result<OwnedFd, Error> {
+    let link = if kind.plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET };
+    let settings = Settings { key, link, border: kind.border.into(), ..Settings::default() };
+    let (object, bytes, kind) = match side {
+        Side::Ingress => ("mark_in", &objects.ingress, ProgramAttachType::TcxIngress),
+        Side::Egress => ("mark_out", &objects.egress, ProgramAttachType::TcxEgress),
+    };
+    let load = Load { object, bytes, settings, attach_type: tcx.then_some(kind) };
+    objects::load(maps, &load)
+}
+
+/// Both programs name all maps.
+fn create_maps(objects: &MarkObjects) -> Result<Maps, Error> {
+    let failed = |source| Error::Load { object: "maps of marks".into(), source };
+    let mut builder = ObjectBuilder::default();
+    let mut open = builder.open_memory(&objects.ingress).map_err(failed)?;
+    for mut program in open.progs_mut() {
+        program.set_autoload(false);
+    }
+    let object = open.load().map_err(failed)?;
+    let mut maps = Maps::default();
+    for map in object.maps() {
+        let name = map.name().to_string_lossy().into_owned();
+        if SIZES.iter().any(|(known, _)| *known == name) {
+            maps.insert(&name, MapHandle::try_from(&map).map_err(failed)?);
+        }
+    }
+    maps.check_sizes(&SIZES)?;
+    Ok(maps)
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Marks in packets, in the kernel: what a congested router and a server that refuses set, who is noted, and what leaves
+//! at a border.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+mod support;
+
+use std::net::Ipv4Addr;
+use support::checksum;
+use support::netns::wait_for;
+use support::object::{COMPILERS, mark_objects, require_root};
+use support::packet::{Packet, eth};
+use tidegate_bpf::{HostMarks, MarkHooks, Marks};
+use tidegate_config::InBandConfig;
+use tidegate_units::{Clock, MonotonicClock, Nanos};
+
+const RCN: u8 = 2;
+const SCN: u8 = 4;
+const SERVER: [u8; 4] = [192, 0, 2, 10];
+const PACKETS: usize = 2_000;
+
+const CALM: HostMarks = HostMarks { congested: false, overloaded: false };
+const CONGESTED: HostMarks = HostMarks { congested: true, overloaded: false };
+const OVERLOADED: HostMarks = HostMarks { congested: false, overloaded: true };
+
+fn loaded() -> Marks {
+    require_root();
+    Marks::load(&InBandConfig { router_bit: 1, server_bit: 2, mark: true }).unwrap()
+}
+
+fn say(marks: &Marks, says: HostMarks) {
+    marks.say(MonotonicClock.now(), says).unwrap();
+}
+
+/// From a client to the server.
+fn ask(client: u8, dscp: u8) -> Packet {
+    eth().ipv4().dscp(dscp).ecn(1).from4([198, 51, 100, client]).to4(SERVER).tcp(9, 80).syn()
+}
+
+/// Back from the server.
+fn reply(client: u8, dscp: u8) -> Packet {
+    eth().ipv4().dscp(dscp).ecn(1).from4(SERVER).to4([198, 51, 100, client]).tcp(80, 9).ack(1)
+}
+
+/// The DSCP with which a packet passes; all else is as it was.
+fn dscp(hooks: &MarkHooks, egress: bool, packet: &Packet) -> u8 {
+    let (before, after) = (packet.bytes(), hooks.give(egress, &packet.bytes()).unwrap());
+    assert!(checksum::holds(&after[14..34]), "{after:02x?}");
+    assert_eq!((before[15] & 3, before.len()), (after[15] & 3, after.len()), "ECN");
+    let rest = |frame: &[u8]| [&frame[..15], &frame[16..24], &frame[26..]].concat();
+    assert_eq!(rest(&before), rest(&after));
+    after[15] >> 2
+}
+
+#[test]
+fn a_congested_router_marks_random_packets_of_no_class() {
+    let marks = loaded();
+    let hooks = marks.hooks(false).unwrap();
+    let marked = |packet: &Packet| {
+        let of = |_: &usize| dscp(&hooks, false, packet) & RCN != 0;
+        (0..PACKETS).filter(of).count()
+    };
+    assert_eq!(marked(&ask(1, 0)), 0, "nothing was said yet");
+    say(&marks, CALM);
+    assert_eq!(marked(&ask(1, 0)), 0, "not congested");
+    say(&marks, CONGESTED);
+    let of_all = marked(&ask(1, 0));
+    assert!((60..240).contains(&of_all), "{of_all} of {PACKETS}, one in 16 wanted");
+    assert!((60..240).contains(&marked(&ask(1, SCN))), "beside the other mark");
+    for class in [46, 3, 10] {
+        assert_eq!(dscp(&hooks, false, &ask(1, class)), class, "a class is none");
+    }
+    for other in [eth().ipv6().udp(9, 80), eth().arp(), ask(1, 0).version(5)] {
+        let frame = other.bytes();
+        (0..64).for_each(|_| assert_eq!(hooks.give(false, &frame).unwrap(), frame));
+    }
+    let tagged = eth().vlan(7).ipv4().dscp(0).to4(SERVER).udp(9, 80).bytes();
+    let of = |_: &usize| hooks.give(false, &tagged).unwrap()[19] >> 2 == RCN;
+    assert!((60..240).contains(&(0..PACKETS).filter(of).count()), "behind a VLAN tag");
+    assert_eq!(dscp(&hooks, true, &reply(1, 0)), 0, "nothing goes back");
+    // A daemon that hangs.
+    marks.say(MonotonicClock.now() - Nanos::from_secs(4), CONGESTED).unwrap();
+    assert_eq!(marked(&ask(1, 0)), 0, "what was said has ended");
+}
+
+#[test]
+fn a_server_that_refuses_tells_each_marked_source_once() {
+    let marks = loaded();
+    let hooks = marks.hooks(false).unwrap();
+    say(&marks, CALM);
+    assert_eq!(dscp(&hooks, false, &ask(1, RCN)), RCN, "it stays");
+    assert_eq!(dscp(&hooks, true, &reply(1, 0)), 0, "it refuses nobody");
+    say(&marks, OVERLOADED);
+    assert_eq!(dscp(&hooks, true, &reply(1, 0)), 0, "that one was not noted");
+    assert_eq!(dscp(&hooks, false, &ask(1, RCN)), RCN);
+    assert_eq!(dscp(&hooks, false, &ask(2, 0)), 0);
+    assert_eq!(dscp(&hooks, false, &ask(3, RCN | SCN)), RCN | SCN);
+    assert_eq!(dscp(&hooks, true, &reply(2, 0)), 0, "not marked");
+    assert_eq!(dscp(&hooks, true, &reply(1, 46)), 46, "a class");
+    assert_eq!(dscp(&hooks, true, &reply(1, 0)), SCN);
+    assert_eq!(dscp(&hooks, true, &reply(1, 0)), 0, "once");
+    assert_eq!(dscp(&hooks, true, &reply(3, 0)), SCN);
+    assert_eq!(dscp(&hooks, false, &ask(4, RCN)), RCN);
+    let over = MonotonicClock.now() + Nanos::from_millis(1_100);
+    wait_for("a second is over", || MonotonicClock.now() >= over);
+    say(&marks, OVERLOADED);
+    assert_eq!(dscp(&hooks, true, &reply(4, 0)), 0, "too late");
+}
+
+#[test]
+fn a_router_notes_servers_that_say_so_and_a_border_lets_no_mark_out() {
+    let mut marks = loaded();
+    say(&marks, CONGESTED);
+    let [inner, border] = [false, true].map(|border| marks.hooks(border).unwrap());
+    assert!(marks.servers().unwrap().is_empty());
+    for (hooks, left) in [(&inner, SCN), (&border, 0)] {
+        assert_eq!(dscp(hooks, true, &reply(1, 0)), 0);
+        assert_eq!(dscp(hooks, true, &reply(1, 46)), 46, "contains the bit, and is a class");
+        assert!(marks.servers().unwrap().is_empty());
+        assert_eq!(dscp(hooks, true, &reply(1, SCN)), left);
+        assert_eq!(marks.servers().unwrap(), [Ipv4Addr::from(SERVER)]);
+        assert!(marks.servers().unwrap().is_empty(), "told once");
+        assert_eq!(dscp(hooks, true, &reply(1, RCN)), if left > 0 { RCN } else { 0 });
+    }
+    // What comes in notes nobody.
+    assert_eq!(dscp(&inner, false, &ask(1, SCN)) & SCN, SCN);
+    assert!(marks.servers().unwrap().is_empty());
+}
+
+#[test]
+fn other_bits_are_marks_once_they_are_said() {
+    let mut marks = loaded();
+    let hooks = marks.hooks(false).unwrap();
+    marks.follow(&InBandConfig { router_bit: 4, server_bit: 5, mark: true });
+    say(&marks, OVERLOADED);
+    assert_eq!(dscp(&hooks, false, &ask(1, 16)), 16);
+    assert_eq!(dscp(&hooks, true, &reply(1, 0)), 32);
+    assert_eq!(dscp(&hooks, false, &ask(2, RCN)), RCN, "a class now");
+    assert_eq!(dscp(&hooks, true, &reply(2, 0)), 0);
+}
+
+#[test]
+fn the_programs_of_every_compiler_load() {
+    require_root();
+    for compiler in COMPILERS {
+        let bits = InBandConfig { router_bit: 1, server_bit: 2, mark: true };
+        let marks = Marks::load_objects(&bits, mark_objects(compiler)).unwrap();
+        marks.hooks(true).unwrap();
+    }
+}

@@ -189,6 +189,10 @@ fn the_kill_switch_outlives_the_process() {
     let released = |reply| matches!(reply, Some(Reply::Release { .. }));
     assert!(released(host.ask(&Request::Release { on: true, lasts: None })));
     assert_eq!(host.requests(100), 100);
+    wait_for("the autoscaler sees them", || {
+        let demand: u64 = host.service().counts.iter().map(|of| of.count).sum();
+        (demand == 200).then_some(())
+    });
     host.kill();
     host.start();
     assert!(host.snapshot().unwrap().released);

@@ -34,8 +34,8 @@ mod types;
 
 pub use check::CLASS_DEFAULT;
 pub use cluster::{
-    BACKENDS_MAX, BackendConfig, ClusterConfig, GRANTS_MAX, GrantsConfig, PeerAddress, PeerConfig,
-    SentLimitConfig, SharingRouterConfig, SigningConfig, TARGETS_MAX, TargetConfig,
+    BACKENDS_MAX, BackendConfig, ClusterConfig, Counts, GRANTS_MAX, GrantsConfig, PeerAddress,
+    PeerConfig, SentLimitConfig, SharingRouterConfig, SigningConfig, TARGETS_MAX, TargetConfig,
     VALIDITY_DEFAULT, VALIDITY_RANGE, When,
 };
 pub use diff::diff;

@@ -4,7 +4,6 @@
 //! A plain state machine: [`Owner::tick`] once a tick, the commands in between, a snapshot after
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
-use crate::controllers;
 use crate::exempt::ExemptWatch;
 use crate::gateways::GatewayWatch;
 use crate::governor::{Governor, Makers};
@@ -492,8 +491,7 @@ impl Owner {
             }
             let before = governor.limits.clone();
             let mode = control_mode(config, intent.released);
-            // What a peer's limit refuses is no sign of an overload of this host's.
-            let apart = remote.holds(index).then(|| controllers::without_refused(&sensed.signals));
+            let apart = remote.apart(index, &sensed.signals);
             match governor.tick(config, apart.as_ref().unwrap_or(&sensed.signals), mode) {
                 Ok(()) if adopting => {
                     let buckets = governor.undecided_buckets(config, &sensed.signals);

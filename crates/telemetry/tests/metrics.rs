@@ -171,6 +171,9 @@ fn names_follow_the_rule_and_are_unique() {
             "route",
             "unit",
             "destination",
+            "counts",
+            "kind",
+            "priority",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),

@@ -15,8 +15,8 @@
  *						opens anew (track/queue.h)
  *	a copy of a SYN that passed		pass (socket-request), but for one
  *						that is asked about (tg_copy_asked)
- *	kill switch				pass (released)
- *	lease ended				pass (lease-expired)
+ *	kill switch				pass (released), counted as demand
+ *	lease ended				pass (lease-expired), likewise
  *	class, limits: admit			pass, counted
  *	refused, but shadow or lease relaxing	pass, counted as shadow
  *	refused					drop or answer, counted
@@ -220,6 +220,15 @@ static __always_inline int tg_copy_asked(struct tg_case *c, int copy)
 	return 1;
 }
 
+/* No limit is asked about it, and tg_passed counts it. It is demand all the same. */
+static __always_inline void tg_count_unlimited(struct tg_case *c)
+{
+	if (c->late)
+		return;
+	c->ask.verdict = tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
+	tg_count_work(&c->ask, 0);
+}
+
 static __always_inline enum tg_action
 tg_evaluate_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 		int listen)
@@ -255,6 +264,8 @@ tg_evaluate_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 	reason = tg_lease_passes(c->view.released, c->strength);
 	if (!reason)
 		reason = unprepared;
+	else if (!unprepared)
+		tg_count_unlimited(c);
 	if (reason) {
 		tg_note_syn(p, c);
 		return tg_pass(c->late ? TG_REASON_NOT_NEW : reason);

@@ -106,6 +106,8 @@ fn a_syn_beyond_the_rate_is_answered_and_shadow_release_and_lease_let_it_pass() 
             (VerdictKind::Reject, true, Reason::Rate, 1),
         ];
         assert_eq!(seen, expected);
+        let totals = plane.totals(0).unwrap();
+        assert_eq!((totals.offered, totals.admitted, totals.refused), (7, 5, 3), "all is demand");
         let passed: Vec<_> =
             plane.passed().unwrap().into_iter().map(|p| (p.reason, p.count)).collect();
         assert_eq!(passed, [(Reason::Released, 1), (Reason::LeaseExpired, 1)]);

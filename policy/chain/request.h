@@ -23,6 +23,7 @@
 
 #define TG_BUCKET_SHADOW 1	/* computed and counted, not executed */
 #define TG_BUCKET_LIMITED 2	/* there is a limit: else nobody takes the lock */
+#define TG_BUCKET_FROM_SHIFT 4	/* three bits: see tg_request_decide_from() */
 
 /* The limits of one bucket. Zero limits nothing. */
 struct tg_request_limits {
@@ -87,6 +88,26 @@ tg_request_decide(const struct tg_request_limits *limits,
 		return tg_verdict(TG_ADMIT, TG_REASON_NO_LIMIT);
 	event->level = tg_level_in_flight(waiting, limits->in_flight_q10);
 	return tg_waited(tg_request_policy(limits, chain, event), waits);
+}
+
+/*
+ * The same for a host that knows priorities, and no ranks. The limits may be about some of
+ * them only, from one on; 0: about all. Those above take tokens, too, and are admitted
+ * whatever the policy says. So it is one limit for all, and the others bear it.
+ */
+TG_INLINE struct tg_verdict
+tg_request_decide_from(const struct tg_request_limits *limits,
+		       struct tg_request_chain *chain, struct tg_event *event,
+		       long long waiting, int waits)
+{
+	tg_u32 from = limits->flags >> TG_BUCKET_FROM_SHIFT &
+		      (TG_PRIORITIES - 1);
+	struct tg_verdict v = tg_request_decide(limits, chain, event, waiting,
+						waits);
+
+	if (event->priority < from && v.kind != TG_ADMIT)
+		return tg_verdict(TG_ADMIT, TG_REASON_LET_THROUGH);
+	return v;
 }
 
 /* What becomes of what it says: enum tg_execution. Only a refusal can be spared. */

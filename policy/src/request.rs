@@ -3,7 +3,9 @@
 //! (`policy/chain/request.h`).
 #![allow(unsafe_code, reason = "the chain is C")]
 
-use crate::abi::{self, BUCKET_LIMITED, BUCKET_SHADOW, PRIORITIES, RANKS, RequestLimits};
+use crate::abi::{
+    self, BUCKET_FROM_SHIFT, BUCKET_LIMITED, BUCKET_SHADOW, PRIORITIES, RANKS, RequestLimits,
+};
 use crate::chain::{UNKNOWN, spares, with_canary};
 use crate::lease::Execution;
 use crate::{
@@ -58,6 +60,15 @@ impl RequestLimits {
     #[must_use]
     pub const fn with_level(self, level: Level) -> Self {
         Self { in_flight_q10: level.in_flight_q10, ..self }
+    }
+
+    /// The same limits for this priority and all lower ones; those above take tokens, and are never
+    /// refused. For hosts that know priorities ([`RequestChain::decide_by_priority`]).
+    #[must_use]
+    pub const fn from_priority(self, priority: u8) -> Self {
+        let bits = (PRIORITIES as u32 - 1) << BUCKET_FROM_SHIFT;
+        let from = (priority as u32) << BUCKET_FROM_SHIFT;
+        Self { flags: self.flags & !bits | from & bits, ..self }
     }
 
     /// Says whether refusals are only counted.

@@ -104,7 +104,7 @@ void tg_native_request(const struct tg_request_limits *limits,
 		       struct tg_request_chain *chain, struct tg_event *e,
 		       long long waiting, int waits, struct tg_verdict *v)
 {
-	*v = tg_request_decide(limits, chain, e, waiting, waits);
+	*v = tg_request_decide_from(limits, chain, e, waiting, waits);
 }
 
 tg_u32 tg_native_level(const struct tg_level *level, tg_u32 queue,

@@ -4,8 +4,9 @@
 
 use proptest::prelude::*;
 use tidegate_policy::{
-    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Event, GapSpec, Params,
-    PercentSpec, Policy, State, ThresholdSpec, Thresholds, Throttle, Verdict, VerdictKind, admit,
+    AbacusExactSpec, AbacusLearnedSpec, AbacusSpec, Action, BucketSpec, Circumstances, Event,
+    GapSpec, Params, PercentSpec, Policy, RequestChain, RequestLimits, State, ThresholdSpec,
+    Thresholds, Throttle, Verdict, VerdictKind, admit,
 };
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -325,6 +326,36 @@ proptest! {
         }
     }
 
+    /// The same of the buckets of a gateway. Limits that are about some priorities only refuse none above
+    /// them.
+    #[test]
+    fn limits_from_a_priority_on_refuse_none_above(
+        bucket in bucket(),
+        events in events(),
+        from in 0_u8..8,
+        random in any::<u32>(),
+    ) {
+        let how = Circumstances::default();
+        for params in all_and_waiting(&bucket) {
+            let Some(limits) = RequestLimits::new(params) else { continue };
+            let mut chain = RequestChain::default();
+            chain.set(limits.from_priority(from));
+            for event in &events {
+                let (verdict, _) = chain.decide_by_priority(event, 0, &how);
+                prop_assert!(event.priority >= from || verdict.kind == VerdictKind::Admit);
+            }
+            let last = events[events.len() - 1];
+            let mut above = 0;
+            for priority in 0..8 {
+                let event = Event { priority, random, ..last };
+                let (verdict, _) = chain.clone().decide_by_priority(&event, 0, &how);
+                let this = rank(verdict.kind);
+                prop_assert!(this >= above, "{:?}: {priority} overtook", params.policy());
+                above = this;
+            }
+        }
+    }
+
     /// An idle time as long as the bucket needs makes it full again, whatever was before: neither
     /// a clock that leaps nor one that goes back leaves a trace for longer. Where the level is what is
     /// limited, it has fallen by then.
@@ -353,6 +384,65 @@ fn zeroed_parameters_admit_everything() {
         let mut state = State::fresh();
         for n in 0..10_000 {
             assert_eq!(admit(&params, &mut state, &Event::at(n)).kind, VerdictKind::Admit);
+        }
+    }
+}
+
+/// Requests of two priorities, evenly in time, and so many a second each. What is refused of each after the
+/// first ten seconds, as shares.
+fn refused_of(limits: RequestLimits, per_second: [u64; 2]) -> [f64; 2] {
+    let mut chain = RequestChain::default();
+    chain.set(limits);
+    let mut times: Vec<(u64, usize)> = Vec::new();
+    for (class, rate) in per_second.into_iter().enumerate() {
+        times.extend((0..40 * rate).map(|n| (SECOND + n * SECOND / rate, class)));
+    }
+    times.sort_unstable();
+    let (mut seed, mut came, mut refused) = (7_u64, [0_u32; 2], [0_u32; 2]);
+    for (now_ns, class) in times {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (random, priority) = ((seed >> 32) as u32, [0, 7][class]);
+        let event = Event { now_ns, random, priority, ..Event::default() };
+        let (verdict, _) = chain.decide_by_priority(&event, 0, &Circumstances::default());
+        if now_ns >= 11 * SECOND {
+            came[class] += 1;
+            refused[class] += u32::from(rank(verdict.kind) == 2);
+        }
+    }
+    [0, 1].map(|class| f64::from(refused[class]) / f64::from(came[class]))
+}
+
+/// 100 requests a second fit. Who is above is refused only once all below are.
+#[test]
+fn a_lower_priority_is_refused_whole_before_any_of_a_higher_one() {
+    let rate = Rate::per_second(100.0);
+    for ([high, low], expected) in [([60_u64, 120], [0.0, 0.667]), ([150, 50], [0.333, 1.0])] {
+        let share = 1.0 - rate.get() / (high + low) as f64;
+        let mut bucket = BucketSpec::new(rate, 20, Action::Reject);
+        bucket.reserve = [0, 0, 0, 0, 0, 0, 0, 10];
+        let percent = PercentSpec {
+            period: Nanos::SECOND,
+            ..PercentSpec::new(Share::new(share), Action::Reject)
+        };
+        let params =
+            [Params::token_bucket(&bucket), Params::gap(&gap(&bucket)), Params::percent(&percent)];
+        for params in params {
+            let limits = RequestLimits::new(params.unwrap()).unwrap();
+            let found = refused_of(limits, [high, low]);
+            let near = |at: usize| (found[at] - expected[at]).abs() < 0.03;
+            assert!(
+                near(0) && near(1),
+                "{:?}: {found:?}, not {expected:?}",
+                limits.params().policy()
+            );
+            let whole = |class: usize| [0.0, 1.0].contains(&expected[class]);
+            for class in (0..2).filter(|class| whole(*class)) {
+                assert_eq!(found[class], expected[class], "{:?}", limits.params().policy());
+            }
+            // The same limit, about the lower priority alone: it bears all, and the higher one nothing.
+            let found = refused_of(limits.from_priority(7), [high, low]);
+            assert_eq!(found[0], 0.0);
+            assert!((found[1] - expected[1]).abs() < 0.03, "{found:?}");
         }
     }
 }

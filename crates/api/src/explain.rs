@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use tidegate_model::ClientClass;
 use tidegate_model::limits::{DatagramLimit, ServiceLimits};
+use tidegate_model::remote::Unit;
 use tidegate_model::snapshot::{
     Lately, RefusedLately, RemoteState, Sample, ServiceState, Snapshot,
 };
@@ -273,12 +274,20 @@ fn imported_words(snapshot: &Snapshot) -> impl Iterator<Item = String> {
 
 /// A remote limit in force: who gave it, until when, what it refused.
 fn remote_words(limit: &RemoteState) -> Option<String> {
-    let (rate, restriction) = (limit.rate?, limit.restriction?);
+    let (rate, restriction) = (limit.rate?, limit.restriction.map(|_| limit.words())?);
     let (peer, scope, refused, offered) = (&limit.peer, &limit.scope, limit.refused, limit.offered);
     let counts = format!("it refused {refused} of {offered}");
-    let rate = if limit.unit.is_usual() { rate.to_string() } else { format!("{rate} datagrams") };
+    let rate = match limit.unit {
+        Unit::Connections => rate.to_string(),
+        of @ (Unit::Datagrams | Unit::Requests) => format!("{rate} {}", of.name()),
+    };
     Some(match (limit.role.as_str(), limit.left) {
-        ("to", _) => format!("the peer {peer} admits {rate} for it (as {scope}); {counts}"),
+        ("to", _) if limit.is_plain() => {
+            format!("the peer {peer} admits {rate} for it (as {scope}); {counts}")
+        }
+        ("to", _) => {
+            format!("the peer {peer} admits {rate} for it (as {scope}, {restriction}); {counts}")
+        }
         (_, Some(left)) => {
             format!(
                 "the peer {peer} limits {scope} ({restriction}): {rate} for {left} more; {counts}"
@@ -327,6 +336,14 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
             .push(format!("{name}: new work is limited to {rate}, bursts of {}.", limits.burst)),
         None => words.push(format!("{name}: no rate limit is set.")),
     }
+    if let Some(of) = limits.requests {
+        let (rate, form) = (of.rate, of.form.name());
+        let who = match of.priority {
+            0 => String::new(),
+            priority => format!(" of priority {priority} and lower"),
+        };
+        words.push(format!("{name}: a peer limits requests{who} to {rate} ({form})."));
+    }
     if let Some(DatagramLimit { rate, burst }) = limits.datagrams {
         words.push(format!("{name}: datagrams are limited to {rate}, bursts of {burst}."));
     }
@@ -353,4 +370,60 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
         service.remote.iter().filter_map(remote_words).map(|said| format!("{name}: {said}.")),
     );
     words.extend(service.rules.iter().map(|said| format!("{name}: {said}.")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_model::remote::Restriction;
+    use tidegate_units::{Rate, Share};
+
+    #[test]
+    fn a_remote_limit_says_who_gave_it_what_it_is_and_what_it_refused() {
+        let limit = RemoteState {
+            peer: "b1".into(),
+            role: "from".into(),
+            scope: "shop".into(),
+            rate: Some(Rate::per_second(40.0)),
+            left: Some(Nanos::from_millis(400)),
+            offered: 90,
+            refused: 50,
+            ..RemoteState::default()
+        };
+        let of = |unit, restriction, priority| RemoteState {
+            unit,
+            restriction: Some(restriction),
+            priority,
+            ..limit.clone()
+        };
+        let rate = of(Unit::Connections, Restriction::Rate(Rate::per_second(40.0)), 0);
+        let loss = of(Unit::Requests, Restriction::RequestLoss(Share::new(0.25)), 3);
+        let to = |limit: &RemoteState| RemoteState { role: "to".into(), ..limit.clone() };
+        let opened = RemoteState { left: None, ..loss.clone() };
+        for (limit, expected) in [
+            (
+                &rate,
+                "the peer b1 limits shop (rate 40.0/s): 40.0/s for 400.0 ms more; it refused 50 of 90",
+            ),
+            (
+                &loss,
+                "the peer b1 limits shop (loss 25.0 % of requests, priority 3 and lower): 40.0/s requests for \
+                 400.0 ms more; it refused 50 of 90",
+            ),
+            (&to(&rate), "the peer b1 admits 40.0/s for it (as shop); it refused 50 of 90"),
+            (
+                &to(&loss),
+                "the peer b1 admits 40.0/s requests for it (as shop, loss 25.0 % of requests, priority 3 and \
+                 lower); it refused 50 of 90",
+            ),
+            (
+                &opened,
+                "the limit of the peer b1 for shop has expired and opens in steps: 40.0/s requests; it refused \
+                 50 of 90",
+            ),
+        ] {
+            assert_eq!(remote_words(limit).as_deref(), Some(expected));
+        }
+        assert_eq!(remote_words(&RemoteState { restriction: None, ..limit }), None);
+    }
 }

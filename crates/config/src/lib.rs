@@ -35,7 +35,7 @@ mod types;
 
 pub use check::CLASS_DEFAULT;
 pub use cluster::{
-    BACKENDS_MAX, BUS_SERVERS_MAX, BackendConfig, BusConfig, BusServer, BusTls, ClusterConfig,
+    BACKENDS_MAX, BUS_SERVERS_MAX, BackendConfig, BusConfig, BusServer, BusTls, ClusterConfig, Counts,
     GRANTS_MAX, GrantsConfig, PeerAddress, PeerConfig, SUBJECT_MAX, SentLimitConfig,
     SharingRouterConfig, SigningConfig, Subject, TARGETS_MAX, TargetConfig, VALIDITY_DEFAULT,
     VALIDITY_RANGE, When,

@@ -86,7 +86,8 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     let mut fault = |path: &str, message: String| errors.push(places.error(path, message));
     for (i, scope) in router.destinations.iter().enumerate() {
-        if let Scope::Service(name) = scope {
+        if !matches!(scope, Scope::Destination { .. }) {
+            let name = scope.to_string();
             let why = format!("found {name:?}; allowed: a prefix with a port, or with *");
             fault(&format!("router.destinations[{i}]"), why);
         }

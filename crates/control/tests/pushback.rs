@@ -33,7 +33,8 @@ impl Router {
         let mut inbound = Inbound::default();
         let when_congested = vec![SCOPE.parse().expect("a scope")];
         let listens = vec![SCOPE.parse().expect("an address")];
-        let service = Protected { name: "shop".into(), listens, floor: rate(10.0) };
+        let service =
+            Protected { name: "shop".into(), listens, floor: rate(10.0), ..Protected::default() };
         let grant = Grant { peer: "b1".into(), when_congested, ..Grant::default() };
         inbound.follow(&[grant], vec![service]);
         inbound.session("b1", Some((7, 1)));
@@ -167,7 +168,8 @@ fn a_scope_for_congestion_takes_signed_limits_only_and_another_none() {
     assert_eq!(router.push(20.0), Ok(()), "what was refused is not used up");
     let grant = Grant { peer: "b1".into(), scopes: vec![scope(SCOPE)], ..Grant::default() };
     let listens = vec![SCOPE.parse().expect("an address")];
-    let service = Protected { name: "shop".into(), listens, floor: rate(10.0) };
+    let service =
+        Protected { name: "shop".into(), listens, floor: rate(10.0), ..Protected::default() };
     router.inbound.follow(&[grant], vec![service]);
     assert_eq!(router.tick(), None, "it is not that kind of scope any more");
     assert_eq!(router.push(20.0), Err(NotTaken::NotGranted));
@@ -189,6 +191,7 @@ fn limits_of_both_kinds_in_one_round_all_count() {
         name: name.into(),
         listens: vec![listen.parse().expect("an address")],
         floor: rate(10.0),
+        ..Protected::default()
     };
     let services = vec![service("shop", SCOPE), service("api", "192.0.2.2:80")];
     router.inbound.follow(&[grant], services);
@@ -219,6 +222,7 @@ fn only_services_in_a_scope_for_congestion_are_told_of() {
         name: name.into(),
         listens: listen.iter().map(|at| at.parse().expect("an address")).collect(),
         floor: rate(10.0),
+        ..Protected::default()
     };
     let services =
         vec![service("routes", &[]), service("shop", &[SCOPE]), service("api", &["192.0.2.2:80"])];
@@ -515,7 +519,8 @@ fn datagrams_are_limited_by_notices_alone_and_by_their_owners_alone() {
     let when_congested = vec![scope(SCOPE)];
     let grant = Grant { peer: "b1".into(), when_congested, ..Grant::default() };
     let listens = vec![SCOPE.parse().expect("an address")];
-    let service = Protected { name: "shop".into(), listens, floor: rate(1.0) };
+    let service =
+        Protected { name: "shop".into(), listens, floor: rate(1.0), ..Protected::default() };
     router.inbound.follow(&[grant, own], vec![service]);
     for (peer, session) in [("b1", 7), ("b2", 8)] {
         router.inbound.session(peer, Some((session, 1)));

@@ -123,7 +123,8 @@ fn grant(scopes: &[&str]) -> Grant {
 
 fn protected(name: &str, listen: &str) -> Protected {
     let listens = vec![listen.parse().unwrap_or_else(|why| panic!("{why}"))];
-    Protected { name: name.into(), listens, floor: Rate::per_second(FLOOR) }
+    let floor = Rate::per_second(FLOOR);
+    Protected { name: name.into(), listens, floor, ..Protected::default() }
 }
 
 impl Node {

@@ -6,10 +6,11 @@ use crate::bus::{BusWatch, bus_config, warning};
 use crate::plane::{Heard, Said, Senses};
 use crate::sources;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_config::{
-    ClusterConfig, Config, ServiceConfig, SharingRouterConfig, VALIDITY_DEFAULT,
+    ClusterConfig, Config, SentLimitConfig, ServiceConfig, SharingRouterConfig, VALIDITY_DEFAULT,
 };
 use tidegate_control::fleet::under_most_pressure;
 use tidegate_model::record::What;
@@ -17,7 +18,7 @@ use tidegate_model::sharing::{BusState, DestinationReport, RouterReports};
 use tidegate_model::signals::{Backend, LinkUse, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_model::totals::Totals;
-use tidegate_peer::frame::WITH_LIMITS;
+use tidegate_peer::frame::{WITH_LIMITS, WITH_REQUESTS};
 use tidegate_peer::node::{Node, NodeConfig, Outgoing, Target};
 use tidegate_peer::table::{Grant, UNKNOWN};
 use tidegate_peer::tls::{Credentials, Files, TlsError};
@@ -44,8 +45,9 @@ pub(crate) struct ClusterSenses {
     node: Option<Node>,
     services: Vec<Service>,
     reports: bool,
-    /// Receivers that are given limits.
+    /// Receivers that are given limits, and those of them that need more than rates of connections.
     limited: Vec<String>,
+    fine: Vec<String>,
     problem: Option<String>,
     again: Option<Again>,
     /// Names of the interfaces to the servers.
@@ -71,19 +73,21 @@ struct Service {
 impl ClusterSenses {
     /// Without peers until [`Senses::join`].
     pub(crate) fn new(inner: Box<dyn Senses>, clock: Arc<dyn Clock + Send + Sync>) -> Self {
-        let (services, limited) = (Vec::new(), Vec::new());
+        let (services, limited, fine) = (Vec::new(), Vec::new(), Vec::new());
         let (node, reports, problem, again) = (None, false, None, None);
         let (links, route, bus) = (Vec::new(), None, BusWatch::default());
-        Self { inner, clock, node, services, reports, limited, problem, again, links, route, bus }
+        Self { inner, clock, node, services, reports, limited, fine, problem, again, links, route, bus }
     }
 
     fn follow(&mut self, config: &Config) -> Result<(), String> {
         let mut old = std::mem::take(&mut self.services);
         self.services = config.services.iter().map(|s| Service::new(s, &mut old)).collect();
         let wanted = config.cluster.as_ref().map(|cluster| node_config(cluster, config));
-        let targets = config.cluster.iter().flat_map(|cluster| &cluster.report_to);
-        let limited = targets.filter(|target| !target.limits.is_empty());
+        let targets = || config.cluster.iter().flat_map(|cluster| &cluster.report_to);
+        let limited = targets().filter(|target| !target.limits.is_empty());
         self.limited = limited.map(|target| target.name.clone()).collect();
+        let fine = targets().filter(|target| target.limits.iter().any(SentLimitConfig::is_fine));
+        self.fine = fine.map(|target| target.name.clone()).collect();
         let services = |wanted: &NodeConfig| wanted.targets.iter().any(|t| !t.services.is_empty());
         self.reports = wanted.as_ref().is_some_and(services);
         if self.node.is_none() && wanted.is_some() {
@@ -233,17 +237,27 @@ impl Senses for ClusterSenses {
         problems.extend(node.bus(now).as_ref().and_then(warning));
         let states = node.states(now);
         problems.extend(silent_peers(&states));
-        problems.extend(self.limited.iter().filter_map(|name| too_old(name, &states)));
+        let limits = (1..WITH_LIMITS, "it takes no remote limits");
+        problems.extend(self.limited.iter().filter_map(|name| too_old(name, &states, &limits)));
+        let fine = (
+            WITH_LIMITS..WITH_REQUESTS,
+            "it is told rates for all priorities, and nothing of request buckets",
+        );
+        problems.extend(self.fine.iter().filter_map(|name| too_old(name, &states, &fine)));
         problems
     }
 }
 
-/// A control node whose version of the protocol has no remote limits.
-fn too_old(name: &str, states: &[PeerState]) -> Option<(String, String)> {
+/// A control node whose version of the protocol is one of these, and what follows.
+fn too_old(
+    name: &str,
+    states: &[PeerState],
+    (versions, what): &(Range<u8>, &str),
+) -> Option<(String, String)> {
     let peer = states.iter().find(|peer| peer.role == "receives" && peer.name == name)?;
     let version = peer.version;
-    (peer.up && version < WITH_LIMITS).then(|| {
-        let text = format!("speaks version {version} of the protocol: it takes no remote limits");
+    (peer.up && versions.contains(&version)).then(|| {
+        let text = format!("speaks version {version} of the protocol: {what}");
         (format!("peer {name}"), text)
     })
 }

@@ -151,7 +151,8 @@ mod tests {
             let totals = ServiceTotals { datagrams: Some(of), ..ServiceTotals::default() };
             datagrams
                 .tick((&config, false), &[Sensed { totals: Some(totals), ..Sensed::default() }]);
-            let limit = |rate| InForce { rate: Rate::per_second(rate), burst: 20, loss: None };
+            let limit =
+                |rate| InForce { rate: Rate::per_second(rate), burst: 20, ..InForce::default() };
             let turns = datagrams.turns(Nanos::from_secs(second), &config, &[rate.map(limit)]);
             turns.iter().map(What::sentence).collect::<Vec<_>>()
         };

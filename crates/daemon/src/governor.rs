@@ -316,6 +316,7 @@ pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
         && a.accept_queue_max_q10 == b.accept_queue_max_q10
         && a.source_max == b.source_max
         && (a.min_rate, a.copies, a.datagrams) == (b.min_rate, b.copies, b.datagrams)
+        && a.requests == b.requests
         && a.reserve == b.reserve
         && a.buckets.len() == b.buckets.len()
         && a.buckets.iter().zip(&b.buckets).all(bucket)

@@ -4,7 +4,6 @@
 //! A plain state machine: [`Owner::tick`] once a tick, the commands in between, a snapshot after
 //! each. It does no waiting and knows no sockets; its time is a [`Clock`]'s.
 
-use crate::controllers;
 use crate::exempt::ExemptWatch;
 use crate::gateways::GatewayWatch;
 use crate::governor::{Governor, Makers};
@@ -54,9 +53,6 @@ const LATE_TICKS: u64 = 2;
 const GATE_ACTION: &str = "503";
 /// What stands before the words of a controller whose service keeps what was adopted.
 const ADOPTED: &str = "keeps for now what was in force before the start";
-/// After the kill switch was on it takes so long until SYNs that were not seen say anything: at least
-/// as long as what was found of them counts.
-const UNCOUNTED: Nanos = Nanos::from_secs(70);
 /// How often the counters for people are read: a read per class, service and CPU.
 const COUNT_EVERY: Nanos = Nanos::from_millis(500);
 /// How often the table of sources is read; and how often while silent connections hold a service's
@@ -131,8 +127,6 @@ pub struct Owner {
     pub(crate) keeper: Option<Keeper>,
     /// What services took over from the process before, by name.
     restored: BTreeMap<String, Restored>,
-    /// The kill switch was on, so that no SYN was counted.
-    uncounted_until: Option<Nanos>,
     exempt: ExemptWatch,
     /// Lines of the log that were lost when it was looked at last.
     lines_lost: u64,
@@ -203,7 +197,6 @@ impl Owner {
             late: 0,
             keeper,
             restored,
-            uncounted_until: None,
             exempt: ExemptWatch::default(),
             lines_lost: 0,
             started,
@@ -412,17 +405,12 @@ impl Owner {
         }
     }
 
-    /// Connections that came past the hooks: the service is not protected. While the kill switch is
-    /// on no SYN is counted, and for a while after that nothing can be said.
+    /// Connections that came past the hooks: the service is not protected.
     fn note_bypassed(&mut self, now: Nanos) {
-        if self.intent.released {
-            self.uncounted_until = Some(now + UNCOUNTED);
-        }
-        let uncounted = self.uncounted_until.is_some_and(|until| now < until);
         let Self { sensed, intent, warnings, .. } = self;
         for (sensed, service) in sensed.iter_mut().zip(&intent.config.services) {
             // Where a gateway stands in front, no SYN needs to be seen, nor an accept queue.
-            if uncounted || intent.config.is_routed(&service.name) {
+            if intent.config.is_routed(&service.name) {
                 (sensed.bypassed, sensed.unreplied, sensed.barred) = Default::default();
             }
             for text in past_the_hooks(&intent.config, sensed) {
@@ -504,8 +492,7 @@ impl Owner {
             }
             let before = governor.limits.clone();
             let mode = control_mode(config, intent.released);
-            // What a peer's limit refuses is no sign of an overload of this host's.
-            let apart = remote.holds(index).then(|| controllers::without_refused(&sensed.signals));
+            let apart = remote.apart(index, &sensed.signals);
             match governor.tick(config, apart.as_ref().unwrap_or(&sensed.signals), mode) {
                 Ok(()) if adopting => {
                     let buckets = governor.undecided_buckets(config, &sensed.signals);

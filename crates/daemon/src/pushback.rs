@@ -156,6 +156,7 @@ impl Pushback {
             let counts = sensed.get(given.index).and_then(|s| s.signals.balance.counts);
             let arrived = match given.unit {
                 Unit::Connections => counts.map(|counts| counts.value.offered),
+                Unit::Requests => None,
                 Unit::Datagrams => {
                     datagrams.get(given.index).copied().flatten().map(|flow| flow.offered)
                 }
@@ -231,7 +232,7 @@ impl Given {
             priority: 0,
         };
         let answers = Some((reply.whole, reply.notice));
-        Some(OutgoingLimit { target: router.name.clone(), limit, answers })
+        Some(OutgoingLimit { target: router.name.clone(), limit, answers, plain: None })
     }
 
     fn states(&self, now: Nanos) -> Vec<RemoteState> {
@@ -244,6 +245,7 @@ impl Given {
                 scope: router.scope.to_string(),
                 unit: self.unit,
                 restriction: rate.map(|rate| self.unit.limit(rate)),
+                priority: 0,
                 rate,
                 left: last.map(|(at, _)| TTL.since(now.since(at))),
                 steps: 0,

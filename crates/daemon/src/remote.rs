@@ -7,38 +7,33 @@
 use crate::controllers;
 use crate::datagrams::Datagrams;
 use crate::flowspec::Flowspec;
+use crate::given::{self, Given};
 use crate::links::Links;
 use crate::plane::{Said, Senses};
 use crate::pushback::Pushback;
+use crate::remote_requests::RemoteRequests;
 use crate::remote_sums::RemoteSums;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use tidegate_bpf::HostMarks;
-use tidegate_config::{Config, ServiceConfig, When};
+use tidegate_config::{Config, ServiceConfig};
 use tidegate_control::congestion::Arrivals;
-use tidegate_control::fleet::remote::{Feedback, Flow, Grant, InForce, Inbound, Protected};
+use tidegate_control::fleet::remote::{Flow, Grant, InForce, Inbound, Protected};
 use tidegate_model::Listen;
 use tidegate_model::limits::{DatagramLimit, ServiceLimits};
 use tidegate_model::record::What;
-use tidegate_model::remote::{Arrived, Hits, RemoteLimit, Restriction, Scope, Unit};
+use tidegate_model::remote::{Arrived, Unit};
+use tidegate_model::signals::Signals;
 use tidegate_model::snapshot::{PeerState, RemoteState, RemoteSum};
-use tidegate_peer::OutgoingLimit;
 use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
 
-/// How often a control node is told that there is no limit: it learns the scope by that, and sends its
-/// hit counters.
-const NONE_EVERY: Nanos = Nanos::SECOND;
 /// Of a limit on datagrams so much passes at once; and what a bucket of the kernel can be.
 const AT_ONCE: Nanos = Nanos::from_millis(50);
 const BURST_MAX: f64 = 1e6;
 
 /// Refusals that are older are not told by marks.
 const FRESH: Nanos = Nanos::SECOND;
-/// How often a limit is renewed at most; less often than the receiver's quota, whatever the tick is.
-const RATE_EVERY: Nanos = Nanos::from_millis(95);
-/// The same of one that falls.
-const FALLS_EVERY: Nanos = Nanos::from_millis(60);
 
 /// The remote limits of this host, in both directions.
 pub(crate) struct Remote {
@@ -48,6 +43,7 @@ pub(crate) struct Remote {
     /// The same of limits on datagrams.
     datagrams: Inbound,
     datagrams_in_force: Vec<Option<InForce>>,
+    requests: RemoteRequests,
     counted: Datagrams,
     turns: Vec<What>,
     /// Services whose remote limit was the tighter one in the round before.
@@ -60,24 +56,6 @@ pub(crate) struct Remote {
     sums: RemoteSums,
 }
 
-/// The limits that one service gives to its control nodes.
-struct Given {
-    service: String,
-    index: usize,
-    to: Vec<Target>,
-    feedback: Feedback,
-}
-
-/// A control node.
-#[derive(Clone, PartialEq)]
-struct Target {
-    name: String,
-    scope: Scope,
-    validity: Nanos,
-    rate: Option<Rate>,
-    said: Option<Nanos>,
-}
-
 impl Default for Remote {
     fn default() -> Self {
         Self {
@@ -85,6 +63,7 @@ impl Default for Remote {
             in_force: Vec::new(),
             datagrams: Inbound::of(Unit::Datagrams),
             datagrams_in_force: Vec::new(),
+            requests: RemoteRequests::default(),
             counted: Datagrams::default(),
             turns: Vec::new(),
             binds: BTreeSet::new(),
@@ -124,9 +103,11 @@ impl Remote {
             name: service.name.clone(),
             listens: service.listen.clone(),
             floor: floor(service),
+            ..Protected::default()
         });
         let protected: Vec<Protected> = protected.collect();
         self.inbound.follow(&grants, protected.clone());
+        self.requests.follow(config, &grants, &protected);
         // `min_rate` is of connections.
         let floor = Rate::per_second(tidegate_model::RATE_FLOOR);
         let datagrams = protected.into_iter().map(|of| Protected { floor, ..of });
@@ -138,24 +119,7 @@ impl Remote {
         self.in_force = vec![None; config.services.len()];
         self.datagrams_in_force = self.in_force.clone();
         self.binds.clear();
-        let mut old = std::mem::take(&mut self.given);
-        for (index, service) in config.services.iter().enumerate() {
-            let to = targets(config, &service.name);
-            if to.is_empty() {
-                continue;
-            }
-            let same = |given: &Given| {
-                let pairs = given.to.iter().zip(&to);
-                let mut pairs = pairs.map(|(a, b)| (&a.name, &a.scope) == (&b.name, &b.scope));
-                given.service == service.name && given.to.len() == to.len() && pairs.all(|is| is)
-            };
-            let before = old.iter().position(same).map(|at| old.swap_remove(at));
-            let feedback = match before {
-                Some(before) => before.feedback,
-                None => Feedback::new(to.len(), Rate::per_second(tidegate_model::RATE_FLOOR)),
-            };
-            self.given.push(Given { service: service.name.clone(), index, to, feedback });
-        }
+        self.given = given::follow(config, std::mem::take(&mut self.given));
     }
 
     /// A round: the limits of all services, joined with those of peers; peers are told theirs.
@@ -181,20 +145,23 @@ impl Remote {
         log(config, (&self.datagrams_in_force, &decided), Unit::Datagrams);
         self.datagrams_in_force = decided;
         self.turns.extend(self.counted.turns(now, config, &self.datagrams_in_force));
+        self.requests.tick((now, period), (config, released), sensed);
         let mut said = Said { hits: self.inbound.hits(now), ..Said::default() };
         said.hits.extend(self.datagrams.hits(now));
+        said.hits.extend(self.requests.inbound.hits(now));
         let inbound = [&self.inbound, &self.datagrams];
         self.pushback.notices(now, (&self.links, inbound), &mut said);
         self.pushback.hear(now, &heard.notices, &heard.hits);
         for (target, hits) in &heard.hits {
-            self.hear(now, target, hits);
+            self.given.iter_mut().for_each(|given| given.hear(now, target, hits));
         }
         let enforced = |index: usize| {
             let is = config.services.get(index).is_some_and(|service| !only_shown(service));
             (is && !released).then(|| own.get(index).and_then(|limits| limits.rate))
         };
         for given in &mut self.given {
-            given.say(now, period, enforced(given.index).flatten(), &mut said.limits);
+            let limit = given.own((config, released), sensed, &own);
+            given.say((now, period), limit, &mut said.limits);
         }
         self.pushback.say((now, period), enforced, (sensed, &came.flows), &mut said);
         self.flowspec.say((now, period), enforced, sensed);
@@ -229,7 +196,8 @@ impl Remote {
     /// Limits that arrived, and the sessions in which they did.
     fn take(&mut self, sessions: &[(String, Option<(u64, u64)>)], limits: Vec<Arrived>) {
         let congested = self.links.episode().is_some();
-        for inbound in [&mut self.inbound, &mut self.datagrams] {
+        let requests = &mut self.requests.inbound;
+        for inbound in [&mut self.inbound, &mut self.datagrams, requests] {
             for (peer, session) in sessions {
                 inbound.session(peer, *session);
             }
@@ -240,6 +208,7 @@ impl Remote {
             let _ = match arrived.received().limit.restriction.unit() {
                 Unit::Connections => self.inbound.arrived(arrived),
                 Unit::Datagrams => self.datagrams.arrived(arrived),
+                Unit::Requests => self.requests.inbound.arrived(arrived),
             };
         }
     }
@@ -252,28 +221,17 @@ impl Remote {
     ) -> Vec<Option<Flow>> {
         let flow = |(index, service): (usize, &ServiceConfig)| {
             let counts = sensed.get(index).and_then(|sensed| sensed.signals.balance.counts)?.value;
-            // Others refuse as well: what the rate leaves out is the most that it can have refused.
-            let rate = self.in_force.get(index).copied().flatten().map(|limit| limit.rate.get());
-            let fits = rate.map_or(0.0, |rate| rate * period.as_secs_f64());
-            let left_out = (counts.offered as f64 - fits).max(0.0).ceil() as u64;
+            let rate = self.in_force.get(index).copied().flatten().map(|limit| limit.rate);
+            let most = left_out(counts.offered, rate, period);
             let binds = self.binds.contains(&index);
             Some(Flow {
                 offered: counts.offered,
                 passed: counts.admitted,
-                refused: if binds { counts.refused.min(left_out) } else { 0 },
+                refused: if binds { counts.refused.min(most) } else { 0 },
                 shadow: released || only_shown(service),
             })
         };
         config.services.iter().enumerate().map(flow).collect()
-    }
-
-    fn hear(&mut self, now: Nanos, target: &str, hits: &Hits) {
-        for given in &mut self.given {
-            let node = given.to.iter().position(|to| to.name == target && to.scope == hits.scope);
-            if let Some(node) = node {
-                given.feedback.hear(now, node, hits);
-            }
-        }
     }
 
     /// The tighter of the two holds: an operator's own limit always does. Datagrams have no other limit.
@@ -304,6 +262,7 @@ impl Remote {
             };
             *limits = controllers::with_reserve(service, joined);
         }
+        self.requests.join(config, &mut own);
         own
     }
 
@@ -322,13 +281,25 @@ impl Remote {
 
     /// Whether a limit of a peer is the tightest of a service.
     pub(crate) fn holds(&self, index: usize) -> bool {
-        self.binds.contains(&index)
+        self.binds.contains(&index) || self.requests.holds(index)
+    }
+
+    /// The signals of a service without what limits of peers have refused: that is no sign of an overload of this
+    /// host's. `None`: they have refused nothing.
+    pub(crate) fn apart(&self, index: usize, signals: &Signals) -> Option<Signals> {
+        let whole = self.holds(index);
+        let mut apart = whole.then(|| controllers::without_refused(signals));
+        if self.requests.holds_bucket(index) {
+            self.requests.leave_out(index, apart.get_or_insert_with(|| signals.clone()));
+        }
+        apart
     }
 
     /// The remote limits of a service, in both directions.
     pub(crate) fn states(&self, now: Nanos, index: usize) -> Vec<RemoteState> {
         let mut states = self.inbound.states(now, index);
         states.extend(self.datagrams.states(now, index));
+        states.extend(self.requests.inbound.states_at(now, &self.requests.of(index)));
         let given = self.given.iter().filter(|given| given.index == index);
         states.extend(given.flat_map(|given| given.states(now)));
         states.extend(self.pushback.states(now, index));
@@ -343,8 +314,8 @@ impl Remote {
     /// Adds what the second check refused to what is known of the peers.
     pub(crate) fn count_refused(&self, peers: &mut [PeerState]) {
         for peer in peers.iter_mut().filter(|peer| peer.role == "reports") {
-            let both = [&self.inbound, &self.datagrams];
-            for more in both.iter().flat_map(|inbound| inbound.refused(&peer.name)) {
+            let all = [&self.inbound, &self.datagrams, &self.requests.inbound];
+            for more in all.iter().flat_map(|inbound| inbound.refused(&peer.name)) {
                 match peer.refused.iter_mut().find(|count| count.reason == more.reason) {
                     Some(count) => count.count = count.count.saturating_add(more.count),
                     None => peer.refused.push(more),
@@ -352,6 +323,12 @@ impl Remote {
             }
         }
     }
+}
+
+/// Others refuse as well: what the rate leaves out of so many is the most that it can have refused.
+pub(crate) fn left_out(offered: u64, rate: Option<Rate>, period: Nanos) -> u64 {
+    let fits = rate.map_or(0.0, |rate| rate.get() * period.as_secs_f64());
+    (offered as f64 - fits).max(0.0).ceil() as u64
 }
 
 /// What came for the servers, all services together. In shadow nothing is refused.
@@ -373,24 +350,6 @@ fn floor(service: &ServiceConfig) -> Rate {
     controllers::operator(service).service.floor
 }
 
-fn targets(config: &Config, service: &str) -> Vec<Target> {
-    let targets = config.cluster.iter().flat_map(|cluster| &cluster.report_to);
-    let of = |target: &tidegate_config::TargetConfig| {
-        let validity = target.validity(config.daemon.tick);
-        let own = target.limits.iter().filter(|limit| limit.service == service);
-        let limits = own.filter(|limit| limit.when == When::Always);
-        let to = limits.map(|limit| Target {
-            name: target.name.clone(),
-            scope: limit.scope.clone(),
-            validity,
-            rate: None,
-            said: None,
-        });
-        to.collect::<Vec<_>>()
-    };
-    targets.flat_map(of).collect()
-}
-
 /// One line for each beginning and each end.
 fn log(config: &Config, (before, after): (&[Option<InForce>], &[Option<InForce>]), unit: Unit) {
     let of = if unit.is_usual() { "" } else { " on datagrams" };
@@ -403,63 +362,5 @@ fn log(config: &Config, (before, after): (&[Option<InForce>], &[Option<InForce>]
             (Some(_), None) => tracing::info!(service, "remote limit{of} is over"),
             _ => {}
         }
-    }
-}
-
-impl Given {
-    fn say(&mut self, now: Nanos, period: Nanos, own: Option<Rate>, out: &mut Vec<OutgoingLimit>) {
-        let rates = self.feedback.tick(now, period, own);
-        let begun = self.to.iter().any(|to| to.rate.is_some());
-        for (target, rate) in self.to.iter_mut().zip(rates) {
-            let ends = rate.is_none() && target.rate.is_some();
-            let every = match (rate, target.rate) {
-                (None, _) => NONE_EVERY,
-                (Some(rate), Some(before)) if rate >= before => RATE_EVERY,
-                (Some(_), _) => FALLS_EVERY,
-            };
-            let due = target.said.is_none_or(|at| now.since(at) >= every);
-            if !ends && !due {
-                continue;
-            }
-            target.rate = rate;
-            target.said = Some(now);
-            // Without a limit the restriction says nothing: a validity of zero ends it.
-            let least = Rate::per_second(tidegate_model::RATE_FLOOR);
-            let limit = RemoteLimit {
-                scope: target.scope.clone(),
-                restriction: Restriction::Rate(rate.unwrap_or(least)),
-                validity: if rate.is_some() { target.validity } else { Nanos::ZERO },
-                sequence: 0,
-                priority: 0,
-            };
-            out.push(OutgoingLimit { target: target.name.clone(), limit, answers: None });
-        }
-        let begins = self.to.iter().any(|to| to.rate.is_some());
-        match (begun, begins, own) {
-            (false, true, Some(rate)) => {
-                tracing::info!(service = self.service, %rate, "limits its control nodes");
-            }
-            (true, false, _) => tracing::info!(service = self.service, "lifts their limits"),
-            _ => {}
-        }
-    }
-
-    fn states(&self, now: Nanos) -> Vec<RemoteState> {
-        let nodes = self.to.iter().zip(self.feedback.nodes());
-        let state = |(to, node): (&Target, &tidegate_control::fleet::remote::Node)| RemoteState {
-            peer: to.name.clone(),
-            role: "to".into(),
-            scope: to.scope.to_string(),
-            restriction: to.rate.map(Restriction::Rate),
-            rate: to.rate,
-            left: to.rate.map(|_| to.validity),
-            steps: 0,
-            sequence: 0,
-            age: node.age(now),
-            offered: node.offered,
-            refused: node.refused,
-            unit: Unit::Connections,
-        };
-        nodes.map(state).collect()
     }
 }

@@ -2,13 +2,14 @@
 //! The gate: what adapters ask, and what the daemon tells it.
 
 use crate::asked::{Asked, Listener};
+use crate::beside::{self, Question};
 use crate::counters::{Counter, REASONS};
 use crate::flight::{
     Completed, Completion, Ended, Flight, Flights, Id, Seen, Token, request_key, shortened,
 };
 use crate::refusal::{RateLimit, Refusal};
 use crate::routes::{Gateway, Routing, Target};
-use crate::service::{Bucket, Counted, Decided, GateState, Service, Who};
+use crate::service::{Bucket, Counted, Decided, GateState, Who};
 use crate::sketch::Sketch;
 use crate::waiting::{Subject, Waiting};
 use std::hash::{BuildHasher, RandomState};
@@ -20,8 +21,7 @@ use tidegate_model::limits::{BucketLimits, ServiceLimits};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_model::{Canary, Mode, PRIORITIES, PRIORITY_DEFAULT};
 use tidegate_policy::{
-    Action, BucketSpec, Circumstances, Event, Execution, Lease, Params, Policy, Rank, Reason,
-    RequestLimits, SourceKey, VerdictKind,
+    Action, BucketSpec, Execution, Lease, Params, Policy, Rank, Reason, RequestLimits, SourceKey,
 };
 use tidegate_units::{Nanos, Rate};
 
@@ -227,7 +227,7 @@ impl Gate {
             rate_limit_fields: gateway.rate_limit_fields,
         };
         self.estimate(now, gateway, &subject);
-        let decided = self.decide(now, &subject, waits);
+        let decided = self.decide(now, (&subject, served.told.as_ref()), waits);
         match decided.delay {
             Some(delay) => Err(Box::new(Waiting::new(&subject, now + delay))),
             None => Ok(self.settle(now, &subject, decided)),
@@ -253,7 +253,7 @@ impl Gate {
         Answer::unevaluated(reason)
     }
 
-    fn decide(&self, now: Nanos, of: &Subject<'_>, waits: bool) -> Decided {
+    fn decide(&self, now: Nanos, (of, told): (&Subject<'_>, &Bucket), waits: bool) -> Decided {
         let source =
             of.client.map(|client| self.sources.source(mapped(client), of.service.identity));
         let who = Who { priority: of.priority, random: self.random(), source };
@@ -263,10 +263,8 @@ impl Gate {
             service.passes(now);
             return passing(reason);
         }
-        match of.bucket {
-            Some(bucket) => both(service, bucket, now, who, (lease, waits)),
-            None => service.decide(now, who, (lease, waits)),
-        }
+        let buckets = (told, of.bucket.map(|bucket| &**bucket));
+        beside::decide(service, buckets, Question { now, who, lease, waits })
     }
 
     /// Counts what was decided, and makes the answer of it.
@@ -403,6 +401,11 @@ impl Gate {
             if let Err(why) = served.service.set(&reserving, limits, longest) {
                 refused.push((service.name.clone(), why));
             }
+            let told = limits.requests.map(|limit| tidegate_params::remote(&reserving, &limit));
+            let told = told.unwrap_or_else(|| Ok(RequestLimits::default()));
+            if let Err(why) = set_bucket(&served.told, told, (service.mode, service.canary)) {
+                refused.push((service.name.clone(), why));
+            }
             let requests = service.requests.as_ref();
             let mode = requests.map_or(service.mode, |r| r.mode_within(service.mode));
             let planned = requests.iter().flat_map(|requests| &requests.buckets);
@@ -424,7 +427,7 @@ impl Gate {
         let routing = self.routing();
         let Some(served) = routing.served(service) else { return };
         served.service.set_mode(mode, canary);
-        for bucket in &served.buckets {
+        for bucket in served.buckets.iter().chain([&served.told]) {
             let mut chain = bucket.chain();
             let mut limits = *chain.limits();
             limits.set_shadow(mode == Mode::Shadow || bucket.keeps_shadow.load(Relaxed));
@@ -614,48 +617,6 @@ const fn passing(reason: Reason) -> Decided {
     Decided { reason, refused: false, execution: Execution::Executed, passes: true, delay: None }
 }
 
-/// What bucket and service say to a request of this priority: both must admit. What the bucket has given
-/// to one that its service refuses is given back, as if it had not come: else those whom the service
-/// sheds would drain it.
-fn both(
-    service: &Service,
-    bucket: &Bucket,
-    now: Nanos,
-    who: Who,
-    (lease, waits): (Lease, bool),
-) -> Decided {
-    let Who { priority, random, source } = who;
-    let mut chain = bucket.chain();
-    let before = chain.clone();
-    let event = Event { random: random as u32, priority, ..Event::at(now.0) };
-    let random = (random >> 32) as u32;
-    let how = Circumstances { lease, random, source, ..Circumstances::default() };
-    let (verdict, execution) = chain.decide_by_priority(&event, service.in_flight(), &how);
-    let refused = verdict.kind != VerdictKind::Admit;
-    let passes = !refused || execution != Execution::Executed;
-    let by_bucket = Decided { reason: verdict.reason, refused, execution, passes, delay: None };
-    let by_service = by_bucket.passes.then(|| service.decide(now, who, (lease, waits)));
-    let decided = match by_service {
-        Some(decided) if !decided.passes => {
-            *chain = before;
-            return decided;
-        }
-        // In shadow the bucket's word is shown unless the service refuses.
-        Some(decided) if decided.refused || decided.delay.is_some() || !by_bucket.refused => {
-            decided
-        }
-        _ => by_bucket,
-    };
-    drop(chain);
-    // Which requests of one connection belong together, the gate does not know.
-    let rank = Rank::of(priority < PRIORITY_DEFAULT, true, false);
-    bucket.offered[rank as usize].one();
-    if refused {
-        bucket.refused[rank as usize].one();
-    }
-    decided
-}
-
 /// The limits of a bucket whose priorities are those of its service, and not ranks: of what the control
 /// loop reserves from the lowest one, each priority leaves the part that the weights above it have.
 fn bucket_limits(
@@ -691,6 +652,7 @@ fn set_bucket(
     };
     written.set_shadow(mode == Mode::Shadow);
     written.set_canary(canary.share_q16());
+    bucket.limited.store(written.limited(), Relaxed);
     bucket.chain().set(written);
     refused
 }

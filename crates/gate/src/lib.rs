@@ -23,6 +23,7 @@
 mod adapter;
 mod agent;
 mod asked;
+mod beside;
 mod classes;
 mod counters;
 mod flight;

@@ -59,6 +59,8 @@ impl Target {
 pub(crate) struct Served {
     pub(crate) service: Arc<Service>,
     pub(crate) buckets: Vec<Arc<Bucket>>,
+    /// What a peer allows it.
+    pub(crate) told: Arc<Bucket>,
     /// By number of the class, so it begins anew when the classes change.
     pub(crate) tally: Arc<Tally>,
     class_names: Vec<String>,
@@ -170,6 +172,7 @@ fn served(config: &ServiceConfig, routes: &[&RouteConfig], before: &Routing) -> 
         service: old
             .map_or_else(|| Arc::new(Service::new(&config.name)), |old| Arc::clone(&old.service)),
         buckets: bucket_names.iter().map(bucket).collect(),
+        told: old.map_or_else(Arc::default, |old| Arc::clone(&old.told)),
         tally,
         class_names,
         by_source: Prefixes::new(sources),

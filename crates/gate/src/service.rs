@@ -542,12 +542,14 @@ fn kept(config: &ServiceConfig) -> [f64; PRIORITIES] {
     config.reserve_tokens(OF).map(|kept| f64::from(kept) / f64::from(OF))
 }
 
-/// One bucket of request rules.
+/// One bucket of request rules, or a remote limit on a service.
 #[derive(Default)]
 pub(crate) struct Bucket {
     pub(crate) chain: Mutex<RequestChain>,
     /// Its configuration keeps it in shadow mode, whatever the mode of the service is.
     pub(crate) keeps_shadow: AtomicBool,
+    /// There is a limit.
+    pub(crate) limited: AtomicBool,
     pub(crate) offered: [Counter; RANKS],
     pub(crate) refused: [Counter; RANKS],
     pub(crate) begun: Counter,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the control loop decided; written to the dataplane as a whole, under a generation number.
 
+use crate::remote::Form;
 use crate::signals::Family;
 use crate::{PRIORITIES, RANKS};
 use serde::{Deserialize, Serialize};
@@ -62,6 +63,10 @@ pub struct ServiceLimits {
     /// Datagrams to its addresses: a remote limit; `None` admits all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datagrams: Option<DatagramLimit>,
+    /// Requests: a remote limit, beside the rate; `None` admits all of them. Where requests are limited as a
+    /// whole, at a gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestLimit>,
     /// Tokens that a class of priority i must leave in the bucket (trunk reservation); not falling.
     pub reserve: [u32; PRIORITIES],
     /// Why: what `explain` and `status` show.
@@ -79,6 +84,22 @@ pub struct DatagramLimit {
     pub rate: Rate,
     /// So many at once; at least 1.
     pub burst: u32,
+}
+
+/// A remote limit on requests, in the form in which it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RequestLimit {
+    /// In what form it is enforced.
+    pub form: Form,
+    /// Requests per second.
+    pub rate: Rate,
+    /// So many at once; at least 1.
+    pub burst: u32,
+    /// The share of what is offered that the rate leaves out; `None`: nothing, or not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Share>,
+    /// It refuses requests of this priority and of lower ones; 0: all.
+    pub priority: u8,
 }
 
 /// A limit on those that wait that has refused is tighter, until few are left.

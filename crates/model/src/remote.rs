@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A limit that one host gives to another, and what comes back: soft state that its sender renews.
 
+use crate::snapshot::RemoteState;
 use crate::{Listen, NAME_MAX, PRIORITIES};
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
@@ -15,6 +17,8 @@ pub const REMOTE_VALIDITY_MAX: Nanos = Nanos::from_secs(10);
 pub const REMOTE_GAP_MAX: Nanos = Nanos::from_secs(1);
 /// Largest rate of a remote limit, per second.
 pub const REMOTE_RATE_MAX: f64 = 1e9;
+/// Largest share that a remote limit refuses: all of it would be no limit but a cut.
+pub const REMOTE_LOSS_MAX: f64 = 0.999;
 /// Most scopes that one peer may limit.
 pub const REMOTE_SCOPES_MAX: usize = 64;
 /// Shortest prefixes of a scope: IPv4, IPv6.
@@ -22,12 +26,19 @@ const PREFIX_MIN: (u8, u8) = (24, 48);
 
 /// What a remote limit is about, as its receiver knows it.
 ///
-/// As text: `shop` (a service), `192.0.2.11:80`, `192.0.2.0/24:80`, `[2001:db8::/64]:443`, and `*` for
-/// all ports.
+/// As text: `shop` (a service), `shop/search` (a request bucket of it), `192.0.2.11:80`,
+/// `192.0.2.0/24:80`, `[2001:db8::/64]:443`, and `*` for all ports.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// A service of the receiver, by its name there.
     Service(String),
+    /// A request bucket of a service of the receiver, by their names there.
+    Bucket {
+        /// The service.
+        service: String,
+        /// The bucket.
+        bucket: String,
+    },
     /// What goes to addresses of a prefix. Its host bits are zero.
     Destination {
         /// The prefix: IPv4 /24 or longer, IPv6 /48 or longer.
@@ -43,6 +54,8 @@ impl Scope {
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Service(own), Self::Service(other)) => own == other,
+            (Self::Service(own), Self::Bucket { service, .. }) => own == service,
+            (Self::Bucket { .. }, Self::Bucket { .. }) => self == other,
             (
                 Self::Destination { prefix, port },
                 Self::Destination { prefix: inner, port: inner_port },
@@ -57,6 +70,8 @@ impl Scope {
     pub fn reaches(&self, service: &str, listens: &[Listen]) -> bool {
         match self {
             Self::Service(name) => name == service,
+            // A part of one.
+            Self::Bucket { .. } => false,
             Self::Destination { prefix, port } => {
                 let within = |listen: &Listen| {
                     let port = port.is_none_or(|port| port == listen.port);
@@ -74,6 +89,14 @@ fn is_name(text: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
     first && text.len() <= NAME_MAX && text.bytes().all(allowed)
+}
+
+fn name_or_bucket(text: &str) -> Option<Scope> {
+    match text.split_once('/') {
+        None => is_name(text).then(|| Scope::Service(text.to_owned())),
+        Some((service, bucket)) => (is_name(service) && is_name(bucket))
+            .then(|| Scope::Bucket { service: service.to_owned(), bucket: bucket.to_owned() }),
+    }
 }
 
 fn prefix(text: &str) -> Result<IpNet, String> {
@@ -105,12 +128,9 @@ impl FromStr for Scope {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((place, port)) = text.rsplit_once(':') else {
-            let why = "it is neither a service's name nor a prefix with a port";
-            return if is_name(text) {
-                Ok(Self::Service(text.to_owned()))
-            } else {
-                Err(why.into())
-            };
+            return name_or_bucket(text).ok_or_else(|| {
+                "it is neither the name of a service or bucket nor a prefix with a port".to_owned()
+            });
         };
         let port = match port {
             "*" => None,
@@ -133,9 +153,10 @@ impl FromStr for Scope {
 
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Destination { prefix, port } = self else {
-            let Self::Service(name) = self else { return Ok(()) };
-            return f.write_str(name);
+        let (prefix, port) = match self {
+            Self::Service(name) => return f.write_str(name),
+            Self::Bucket { service, bucket } => return write!(f, "{service}/{bucket}"),
+            Self::Destination { prefix, port } => (prefix, port),
         };
         let port = port.map_or_else(|| "*".to_owned(), |port| port.to_string());
         let host = prefix.prefix_len() == prefix.max_prefix_len();
@@ -161,6 +182,8 @@ pub enum Unit {
     Connections,
     /// Datagrams (UDP).
     Datagrams,
+    /// Requests, where they are counted apart from connections or are all that is seen.
+    Requests,
 }
 
 impl Unit {
@@ -170,12 +193,61 @@ impl Unit {
         matches!(self, Self::Connections)
     }
 
+    /// As in JSON and in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Datagrams => "datagrams",
+            Self::Requests => "requests",
+        }
+    }
+
     /// A limit of so much per second.
     #[must_use]
     pub const fn limit(self, rate: Rate) -> Restriction {
         match self {
             Self::Connections => Restriction::Rate(rate),
             Self::Datagrams => Restriction::Datagrams(rate),
+            Self::Requests => Restriction::Requests(rate),
+        }
+    }
+}
+
+/// In what form a limit restricts.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// At most so many per second (RFC 7415).
+    #[default]
+    Rate,
+    /// This share of what comes is refused (RFC 7339).
+    Loss,
+    /// At least this long from one admission to the next.
+    Gap,
+}
+
+impl Form {
+    /// As in the configuration and in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "rate",
+            Self::Loss => "loss",
+            Self::Gap => "gap",
         }
     }
 }
@@ -192,9 +264,43 @@ pub enum Restriction {
     Gap(Nanos),
     /// At most so many datagrams per second.
     Datagrams(Rate),
+    /// At most so many requests per second.
+    Requests(Rate),
+    /// This share of the requests that come is refused.
+    RequestLoss(Share),
+    /// At least this long from one request that is admitted to the next.
+    RequestGap(Nanos),
 }
 
 impl Restriction {
+    /// What comes to this rate where so much is offered, in this form. It is a rate where what is offered is
+    /// not known, or the gap would be too long.
+    #[must_use]
+    pub fn in_form(unit: Unit, form: Form, rate: Rate, offered: Option<Rate>) -> Self {
+        let gap = || Nanos::from_secs_f64(1.0 / rate.get());
+        let share = offered.filter(|offered| offered.get() > 0.0).map(|offered| {
+            Share::new((1.0 - rate.get() / offered.get()).clamp(0.0, REMOTE_LOSS_MAX))
+        });
+        let is_long = rate.get() * REMOTE_GAP_MAX.as_secs_f64() < 1.0;
+        match (form, unit, share) {
+            (Form::Loss, Unit::Connections, Some(share)) => Self::Loss(share),
+            (Form::Loss, Unit::Requests, Some(share)) => Self::RequestLoss(share),
+            (Form::Gap, Unit::Connections, _) if !is_long => Self::Gap(gap()),
+            (Form::Gap, Unit::Requests, _) if !is_long => Self::RequestGap(gap()),
+            _ => unit.limit(rate),
+        }
+    }
+
+    /// In what form it restricts.
+    #[must_use]
+    pub const fn form(&self) -> Form {
+        match self {
+            Self::Rate(_) | Self::Datagrams(_) | Self::Requests(_) => Form::Rate,
+            Self::Loss(_) | Self::RequestLoss(_) => Form::Loss,
+            Self::Gap(_) | Self::RequestGap(_) => Form::Gap,
+        }
+    }
+
     /// The kind's name.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -203,6 +309,9 @@ impl Restriction {
             Self::Loss(_) => "loss",
             Self::Gap(_) => "gap",
             Self::Datagrams(_) => "datagrams",
+            Self::Requests(_) => "requests",
+            Self::RequestLoss(_) => "request-loss",
+            Self::RequestGap(_) => "request-gap",
         }
     }
 
@@ -212,6 +321,7 @@ impl Restriction {
         match self {
             Self::Rate(_) | Self::Loss(_) | Self::Gap(_) => Unit::Connections,
             Self::Datagrams(_) => Unit::Datagrams,
+            Self::Requests(_) | Self::RequestLoss(_) | Self::RequestGap(_) => Unit::Requests,
         }
     }
 
@@ -219,9 +329,13 @@ impl Restriction {
     #[must_use]
     pub fn rate(&self, offered: Option<Rate>) -> Option<Rate> {
         match *self {
-            Self::Rate(rate) | Self::Datagrams(rate) => Some(rate),
-            Self::Loss(share) => offered.map(|o| Rate::per_second(o.get() * (1.0 - share.get()))),
-            Self::Gap(gap) => Some(Rate::per_second(1.0 / gap.as_secs_f64())),
+            Self::Rate(rate) | Self::Datagrams(rate) | Self::Requests(rate) => Some(rate),
+            Self::Loss(share) | Self::RequestLoss(share) => {
+                offered.map(|o| Rate::per_second(o.get() * (1.0 - share.get())))
+            }
+            Self::Gap(gap) | Self::RequestGap(gap) => {
+                Some(Rate::per_second(1.0 / gap.as_secs_f64()))
+            }
         }
     }
 }
@@ -233,6 +347,9 @@ impl fmt::Display for Restriction {
             Self::Loss(share) => write!(f, "loss {:.1} %", share.get() * 100.0),
             Self::Gap(gap) => write!(f, "gap {gap}"),
             Self::Datagrams(rate) => write!(f, "datagrams {rate}"),
+            Self::Requests(rate) => write!(f, "requests {rate}"),
+            Self::RequestLoss(share) => write!(f, "loss {:.1} % of requests", share.get() * 100.0),
+            Self::RequestGap(gap) => write!(f, "gap {gap} of requests"),
         }
     }
 }
@@ -248,7 +365,8 @@ pub struct RemoteLimit {
     pub validity: Nanos,
     /// Number of the message in its session: what is stale or repeated changes nothing.
     pub sequence: u64,
-    /// The classes of this priority and of all lower ones are restricted; 0: all.
+    /// The classes of this priority and of all lower ones are restricted; 0: all. What those above take is
+    /// not there for the others.
     pub priority: u8,
 }
 
@@ -259,12 +377,14 @@ impl RemoteLimit {
     /// The first that is not, by its name.
     pub fn check(&self) -> Result<(), &'static str> {
         let restriction = match self.restriction {
-            Restriction::Rate(rate) | Restriction::Datagrams(rate) => {
-                rate.get() >= 1e-3 && rate.get() <= REMOTE_RATE_MAX
-            }
+            Restriction::Rate(rate)
+            | Restriction::Datagrams(rate)
+            | Restriction::Requests(rate) => rate.get() >= 1e-3 && rate.get() <= REMOTE_RATE_MAX,
             // All of it would be no limit but a cut.
-            Restriction::Loss(share) => share < Share::ONE,
-            Restriction::Gap(gap) => gap > Nanos::ZERO && gap <= REMOTE_GAP_MAX,
+            Restriction::Loss(share) | Restriction::RequestLoss(share) => share < Share::ONE,
+            Restriction::Gap(gap) | Restriction::RequestGap(gap) => {
+                gap > Nanos::ZERO && gap <= REMOTE_GAP_MAX
+            }
         };
         match () {
             () if !restriction => Err(self.restriction.kind()),
@@ -338,6 +458,25 @@ pub struct Notice {
     pub refused: Rate,
 }
 
+impl RemoteState {
+    /// What its sender said: kind, value, and whom it is about.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let said = self.restriction.map_or_else(|| "none".to_owned(), |said| said.to_string());
+        match self.priority {
+            0 => said,
+            priority => format!("{said}, priority {priority} and lower"),
+        }
+    }
+
+    /// Whether it is no more than a rate, or none.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let rate = self.restriction.is_none_or(|said| said.form() == Form::Rate);
+        rate && self.priority == 0
+    }
+}
+
 /// What came to the scope of a remote limit where it is enforced, and what it refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hits {
@@ -366,7 +505,14 @@ mod tests {
 
     #[test]
     fn scopes_have_one_spelling_and_wide_ones_are_none() {
-        for text in ["shop", "192.0.2.11:80", "192.0.2.0/24:*", "[2001:db8::/48]:443", "[::1]:1"] {
+        for text in [
+            "shop",
+            "shop/search",
+            "192.0.2.11:80",
+            "192.0.2.0/24:*",
+            "[2001:db8::/48]:443",
+            "[::1]:1",
+        ] {
             assert_eq!(scope(text).to_string(), text);
         }
         assert_eq!(scope("192.0.2.11/32:80").to_string(), "192.0.2.11:80");
@@ -386,6 +532,10 @@ mod tests {
             "[192.0.2.1]:80",
             "[::ffff:192.0.2.1]:80",
             "shop:80",
+            "shop/",
+            "/search",
+            "shop/a/b",
+            "shop/a b",
         ] {
             assert!(text.parse::<Scope>().is_err(), "{text:?} is taken");
         }
@@ -396,6 +546,11 @@ mod tests {
         for (wide, narrow, covered) in [
             ("shop", "shop", true),
             ("shop", "shop2", false),
+            ("shop", "shop/search", true),
+            ("shop", "shop2/search", false),
+            ("shop/search", "shop/search", true),
+            ("shop/search", "shop/cart", false),
+            ("shop/search", "shop", false),
             ("shop", "192.0.2.1:80", false),
             ("192.0.2.0/24:*", "192.0.2.1:80", true),
             ("192.0.2.0/24:80", "192.0.2.1:80", true),
@@ -419,6 +574,7 @@ mod tests {
         for (text, listen, reached) in [
             ("shop", &["*:80"][..], true),
             ("other", &["192.0.2.1:80"], false),
+            ("shop/search", &["192.0.2.1:80"], false),
             ("192.0.2.0/24:80", &["192.0.2.1:80", "192.0.2.2:80"], true),
             ("192.0.2.0/24:80", &["192.0.2.1:80", "192.0.2.2:81"], false),
             ("192.0.2.0/24:*", &["192.0.2.1:80", "192.0.2.2:81"], true),
@@ -442,6 +598,7 @@ mod tests {
         };
         let rate = |rate| Restriction::Rate(Rate::per_second(rate));
         let datagrams = |rate| Restriction::Datagrams(Rate::per_second(rate));
+        let requests = |rate| Restriction::Requests(Rate::per_second(rate));
         let loss = |share| Restriction::Loss(Share::new(share));
         for (restriction, taken) in [
             (rate(0.0), false),
@@ -459,6 +616,13 @@ mod tests {
             (Restriction::Gap(Nanos::ZERO), false),
             (Restriction::Gap(REMOTE_GAP_MAX), true),
             (Restriction::Gap(REMOTE_GAP_MAX + Nanos(1)), false),
+            (requests(0.0009), false),
+            (requests(0.001), true),
+            (requests(1.1 * REMOTE_RATE_MAX), false),
+            (Restriction::RequestLoss(Share::new(0.999)), true),
+            (Restriction::RequestLoss(Share::ONE), false),
+            (Restriction::RequestGap(Nanos::ZERO), false),
+            (Restriction::RequestGap(REMOTE_GAP_MAX), true),
         ] {
             assert_eq!(limit(restriction).check().is_ok(), taken, "{restriction}");
         }
@@ -466,5 +630,36 @@ mod tests {
         let late = REMOTE_VALIDITY_MAX + Nanos(1);
         assert_eq!(RemoteLimit { validity: late, ..good.clone() }.check(), Err("validity"));
         assert_eq!(RemoteLimit { priority: 8, ..good }.check(), Err("priority"));
+    }
+
+    /// Each form of a rate comes to that rate again, and can be sent.
+    #[test]
+    fn every_form_of_a_rate_is_that_rate() {
+        let rate = Rate::per_second;
+        for unit in [Unit::Connections, Unit::Requests, Unit::Datagrams] {
+            for (form, limit, offered, expected) in [
+                (Form::Rate, 40.0, Some(100.0), Form::Rate),
+                (Form::Loss, 40.0, Some(100.0), Form::Loss),
+                (Form::Loss, 40.0, None, Form::Rate),
+                (Form::Loss, 40.0, Some(0.0), Form::Rate),
+                (Form::Gap, 40.0, None, Form::Gap),
+                (Form::Gap, 0.9, None, Form::Rate),
+            ] {
+                let offered = offered.map(rate);
+                let made = Restriction::in_form(unit, form, rate(limit), offered);
+                let datagrams = unit == Unit::Datagrams;
+                let expected = if datagrams { Form::Rate } else { expected };
+                assert_eq!((made.unit(), made.form()), (unit, expected), "{made}");
+                let again = made.rate(offered).unwrap().get();
+                assert!((again - limit).abs() < 1e-6 * limit, "{made}: {again}");
+            }
+            let all = Restriction::in_form(unit, Form::Loss, rate(0.001), Some(rate(1e6)));
+            let none = Restriction::in_form(unit, Form::Loss, rate(10.0), Some(rate(5.0)));
+            for restriction in [all, none] {
+                let (scope, validity) = (scope("shop"), Nanos::SECOND);
+                let limit = RemoteLimit { scope, restriction, validity, sequence: 1, priority: 0 };
+                assert_eq!(limit.check(), Ok(()), "{restriction}");
+            }
+        }
     }
 }

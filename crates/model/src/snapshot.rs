@@ -471,6 +471,9 @@ pub struct RemoteState {
     pub unit: Unit,
     /// What its sender said last; `None`: no limit.
     pub restriction: Option<Restriction>,
+    /// It refuses classes of this priority and of lower ones; 0: all.
+    #[serde(default)]
+    pub priority: u8,
     /// Admissions per second that are in force where it is enforced here; sent, where it goes to a peer.
     pub rate: Option<Rate>,
     /// How long it is still valid; `None`: not any more.

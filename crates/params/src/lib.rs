@@ -5,7 +5,10 @@
 //!
 //! Pure: no tables, no sockets, no clock.
 
+mod remote;
 mod throttle;
+
+pub use remote::remote;
 
 use tidegate_config::{AbacusConfig, BucketConfig, PolicyConfig, ServiceConfig};
 use tidegate_model::limits::{BucketLimits, Pending, ServiceLimits};

@@ -236,11 +236,12 @@ impl Line {
         }
         let (mut bytes, mut sent) = (Vec::new(), 0);
         for limit in limits.iter().filter(|limit| limit.target == target.name) {
+            let Some(said) = limit.within(self.version) else { continue };
             let frame = match (limit.answers, signer) {
-                (None, _) => self.sender.limit(&limit.limit),
+                (None, _) => self.sender.limit(&said),
                 (Some(answers), Some(signer)) => {
                     let grant = (signer.grant, &target.identity);
-                    self.sender.pushback(grant, &limit.limit, answers, &signer.key)
+                    self.sender.pushback(grant, &said, answers, &signer.key)
                 }
                 // Whoever has no key has no grant.
                 (Some(_), None) => None,

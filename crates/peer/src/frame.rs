@@ -4,7 +4,7 @@
 //! ```text
 //!  0               2         3         4
 //!  ├ length of body ┼ version ┼ kind    ┼ body (postcard) ───────
-//!    big endian       1…2       1…12      at most 4096 bytes
+//!    big endian       1…3       1…13      at most 4096 bytes
 //! ```
 //!
 //! Both sides speak the newest version of [`VERSIONS`] that they share ([`crate::tls`] negotiates
@@ -30,9 +30,11 @@ use tidegate_model::remote::Unit;
 /// its receiver.
 pub const VERSIONS: RangeInclusive<u8> = 1..=VERSION;
 /// The newest of them.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// The first version with remote limits.
 pub const WITH_LIMITS: u8 = 2;
+/// The first version whose limits may be on requests, on request buckets, and on some priorities only.
+pub const WITH_REQUESTS: u8 = 3;
 /// Kind of a [`Frame::Limit`].
 const LIMIT: u8 = 6;
 /// Kind of a [`Frame::Hits`].
@@ -47,6 +49,8 @@ const NOTICE_DATAGRAMS: u8 = 10;
 const HITS_DATAGRAMS: u8 = 11;
 /// Kind of a [`Frame::Destinations`].
 const DESTINATIONS: u8 = 12;
+/// Kind of a [`Frame::Hits`] about requests.
+const HITS_REQUESTS: u8 = 13;
 /// Longest body, in bytes.
 pub const BODY_MAX: usize = 4096;
 /// Bytes in front of the body.
@@ -69,7 +73,8 @@ pub enum Frame {
     Bye(Bye),
     /// Sender: a remote limit (from version 2 on).
     Limit(LimitMessage),
-    /// Receiver: what became of it, in connections or in datagrams (from version 2 on).
+    /// Receiver: what became of it, in connections or in datagrams (from version 2 on), or in requests (from
+    /// version 3 on).
     Hits(Unit, HitsMessage),
     /// Receiver: it is congested, and this comes for a service (from version 2 on). Connections and datagrams are
     /// told apart.
@@ -171,7 +176,9 @@ impl Frame {
             Self::Limit(_) => LIMIT,
             Self::Hits(Unit::Connections, _) => HITS,
             Self::Hits(Unit::Datagrams, _) => HITS_DATAGRAMS,
-            Self::Notice(Unit::Connections, _) => NOTICE,
+            Self::Hits(Unit::Requests, _) => HITS_REQUESTS,
+            // Of requests there is none: see `encode`.
+            Self::Notice(Unit::Connections | Unit::Requests, _) => NOTICE,
             Self::Notice(Unit::Datagrams, _) => NOTICE_DATAGRAMS,
             Self::Pushback(_) => PUSHBACK,
             Self::Destinations(_) => DESTINATIONS,
@@ -200,6 +207,8 @@ impl Frame {
             {
                 return None;
             }
+            Self::Hits(Unit::Requests, _) if version < WITH_REQUESTS => return None,
+            Self::Notice(Unit::Requests, _) => return None,
             Self::Limit(body) => postcard::to_allocvec(body),
             Self::Hits(_, body) => postcard::to_allocvec(body),
             Self::Notice(_, body) => postcard::to_allocvec(body),
@@ -257,6 +266,9 @@ impl Frame {
             HITS | HITS_DATAGRAMS if version >= WITH_LIMITS => {
                 Self::Hits(unit(kind), exactly("hits", body)?)
             }
+            HITS_REQUESTS if version >= WITH_REQUESTS => {
+                Self::Hits(unit(kind), exactly("hits", body)?)
+            }
             NOTICE | NOTICE_DATAGRAMS if version >= WITH_LIMITS => {
                 Self::Notice(unit(kind), Box::new(exactly("notice", body)?))
             }
@@ -274,6 +286,7 @@ impl Frame {
 const fn unit(kind: u8) -> Unit {
     match kind {
         HITS_DATAGRAMS | NOTICE_DATAGRAMS => Unit::Datagrams,
+        HITS_REQUESTS => Unit::Requests,
         _ => Unit::Connections,
     }
 }

@@ -14,6 +14,12 @@ const LOSS: u8 = 2;
 const GAP: u8 = 3;
 /// See [`RATE`].
 const DATAGRAMS: u8 = 4;
+/// See [`RATE`].
+const REQUESTS: u8 = 5;
+/// See [`RATE`].
+const REQUEST_LOSS: u8 = 6;
+/// See [`RATE`].
+const REQUEST_GAP: u8 = 7;
 /// A share of one, in millionths.
 const SHARE_ONE: f64 = 1e6;
 
@@ -28,9 +34,9 @@ pub struct LimitMessage {
     pub sequence: u64,
     /// What it is about ([`Scope`] as text, in its one spelling).
     pub scope: String,
-    /// 1: rate, 2: loss, 3: gap, 4: datagrams.
+    /// 1: rate, 2: loss, 3: gap, 4: datagrams; of requests 5: rate, 6: loss, 7: gap.
     pub kind: u8,
-    /// A rate in thousandths per second, rounded down, of connections or datagrams; a share of loss in millionths; a gap in µs.
+    /// A rate in thousandths per second, rounded down; a share of loss in millionths; a gap in µs, rounded up.
     pub value: u64,
     /// How long it is valid from its arrival on, in ms; 0 ends it now.
     pub validity_ms: u32,
@@ -45,8 +51,11 @@ impl LimitMessage {
         let (kind, value) = match limit.restriction {
             Restriction::Rate(rate) => (RATE, milli(rate)),
             Restriction::Datagrams(rate) => (DATAGRAMS, milli(rate)),
-            Restriction::Loss(share) => (LOSS, (share.get() * SHARE_ONE).round() as u64),
-            Restriction::Gap(gap) => (GAP, gap.0 / 1_000),
+            Restriction::Requests(rate) => (REQUESTS, milli(rate)),
+            Restriction::Loss(share) => (LOSS, millionths(share)),
+            Restriction::RequestLoss(share) => (REQUEST_LOSS, millionths(share)),
+            Restriction::Gap(gap) => (GAP, gap.0.div_ceil(1_000)),
+            Restriction::RequestGap(gap) => (REQUEST_GAP, gap.0.div_ceil(1_000)),
         };
         Self {
             sequence: limit.sequence,
@@ -64,12 +73,17 @@ impl LimitMessage {
     /// # Errors
     /// [`Refusal::OutOfRange`] or, for a kind that this host does not know, [`Refusal::Unsupported`].
     pub fn limit(&self) -> Result<RemoteLimit, Refusal> {
-        let value = self.value as f64;
+        let rate = Rate::per_second(self.value as f64 / 1e3);
+        let share = Share::new(self.value as f64 / SHARE_ONE);
+        let gap = Nanos::from_micros(self.value.min(u64::from(u32::MAX)));
         let restriction = match self.kind {
-            RATE => Restriction::Rate(Rate::per_second(value / 1e3)),
-            LOSS => Restriction::Loss(Share::new(value / SHARE_ONE)),
-            DATAGRAMS => Restriction::Datagrams(Rate::per_second(value / 1e3)),
-            GAP => Restriction::Gap(Nanos::from_micros(self.value.min(u64::from(u32::MAX)))),
+            RATE => Restriction::Rate(rate),
+            LOSS => Restriction::Loss(share),
+            GAP => Restriction::Gap(gap),
+            DATAGRAMS => Restriction::Datagrams(rate),
+            REQUESTS => Restriction::Requests(rate),
+            REQUEST_LOSS => Restriction::RequestLoss(share),
+            REQUEST_GAP => Restriction::RequestGap(gap),
             _ => return Err(Refusal::Unsupported),
         };
         let limit = RemoteLimit {
@@ -130,6 +144,10 @@ impl HitsMessage {
             probe: self.probe,
         })
     }
+}
+
+fn millionths(share: Share) -> u64 {
+    (share.get() * SHARE_ONE).round() as u64
 }
 
 /// Rounded down: the sum over several hosts must not become more.

@@ -6,6 +6,7 @@
 use crate::bus::{self, Book, BusConfig, Wires};
 use crate::delegation::{Delegation, DelegationFiles, GRANTS, SIGNING, Signer};
 use crate::dial::{self, Sources};
+use crate::frame::WITH_REQUESTS;
 use crate::listen;
 use crate::refusal::Refusal;
 use crate::table::{Grant, Sessions, Table};
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 use tidegate_model::SpiffeId;
-use tidegate_model::remote::{Arrived, Hits, Notice, RemoteLimit};
+use tidegate_model::remote::{Arrived, Hits, Notice, RemoteLimit, Restriction, Scope};
 use tidegate_model::sharing::{BusState, DestinationReport, RouterReports};
 use tidegate_model::signals::{Backend, Signals};
 use tidegate_model::snapshot::{PeerState, ReasonCount};
@@ -90,6 +91,19 @@ pub struct OutgoingLimit {
     pub limit: RemoteLimit,
     /// It answers a notice of this number and is signed, with what the service can take in all.
     pub answers: Option<(Rate, u64)>,
+    /// What a host is told that knows neither requests nor priorities; `None`: the same.
+    pub plain: Option<Restriction>,
+}
+
+impl OutgoingLimit {
+    /// What a host of this version is told; `None`: nothing, because it does not know the scope.
+    pub(crate) fn within(&self, version: u8) -> Option<RemoteLimit> {
+        let Some(restriction) = self.plain.filter(|_| version < WITH_REQUESTS) else {
+            return Some(self.limit.clone());
+        };
+        let known = !matches!(self.limit.scope, Scope::Bucket { .. });
+        known.then(|| RemoteLimit { restriction, priority: 0, ..self.limit.clone() })
+    }
 }
 
 /// Notices of receivers that are congested, each with its number.

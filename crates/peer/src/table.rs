@@ -73,8 +73,8 @@ struct Peer {
     services: BTreeMap<String, Option<Told>>,
     scopes: Vec<Scope>,
     when_congested: Vec<Scope>,
-    /// The last limit of each scope that nobody has taken out yet.
-    inbox: BTreeMap<Scope, ReceivedLimit>,
+    /// The last limit of each scope and unit that nobody has taken out yet.
+    inbox: BTreeMap<(Scope, Unit), ReceivedLimit>,
     /// Limits for this host while it is congested.
     pushed: Inbox,
     /// What it told of destinations.
@@ -338,20 +338,21 @@ impl Table {
         }
         let limit = message.limit()?;
         // Only in answer to a notice.
-        if limit.restriction.unit() != Unit::Connections {
+        if limit.restriction.unit() == Unit::Datagrams {
             return Err(Refusal::Unsupported);
         }
+        let about = (limit.scope.clone(), limit.restriction.unit());
         if !peer.scopes.iter().any(|own| own.covers(&limit.scope)) {
             return Err(Refusal::NotGranted);
         }
-        if peer.inbox.len() >= REMOTE_SCOPES_MAX && !peer.inbox.contains_key(&limit.scope) {
+        if peer.inbox.len() >= REMOTE_SCOPES_MAX && !peer.inbox.contains_key(&about) {
             return Err(Refusal::Quota);
         }
         peer.sequence = message.sequence;
         peer.limits += 1;
         let (session, epoch) = (message.session, message.epoch);
         let received = ReceivedLimit { peer: peer.name.clone(), session, epoch, at: now, limit };
-        peer.inbox.insert(received.limit.scope.clone(), received);
+        peer.inbox.insert(about, received);
         Ok(())
     }
 

@@ -148,7 +148,7 @@ impl World {
         };
         if let Some((target, number, _)) = self.back.notices().pop() {
             let answers = Some((Rate::per_second(40.0), number));
-            self.back.limit(vec![OutgoingLimit { target, limit, answers }]);
+            self.back.limit(vec![OutgoingLimit { target, limit, answers, plain: None }]);
         }
         let (taken, _) = self.front.take_limits();
         taken.iter().any(|arrived| matches!(arrived, Arrived::Pushed(_)))

@@ -83,7 +83,8 @@ fn unit() -> impl Strategy<Value = Unit> {
 
 fn hits() -> impl Strategy<Value = Frame> {
     let counts = (any::<u32>(), any::<u64>(), any::<u64>(), any::<bool>());
-    (unit(), any::<u64>(), "[ -~]{0,63}", counts).prop_map(
+    let unit = prop_oneof![2 => unit(), 1 => Just(Unit::Requests)];
+    (unit, any::<u64>(), "[ -~]{0,63}", counts).prop_map(
         |(unit, session, scope, (span_ms, offered, refused, probe))| {
             Frame::Hits(unit, HitsMessage { session, scope, span_ms, offered, refused, probe })
         },
@@ -237,6 +238,15 @@ fn limits_and_hit_counters_keep_their_meaning() {
             Restriction::Datagrams(Rate::per_second(33.3339)),
             Restriction::Datagrams(Rate::per_second(33.333)),
         ),
+        (
+            Restriction::Requests(Rate::per_second(33.3339)),
+            Restriction::Requests(Rate::per_second(33.333)),
+        ),
+        (Restriction::RequestLoss(Share::new(0.25)), Restriction::RequestLoss(Share::new(0.25))),
+        (
+            Restriction::RequestGap(Nanos(12_344_001)),
+            Restriction::RequestGap(Nanos::from_micros(12_345)),
+        ),
     ] {
         assert_eq!(LimitMessage::of(&limit(restriction)).limit(), Ok(limit(read)));
     }
@@ -246,14 +256,14 @@ fn limits_and_hit_counters_keep_their_meaning() {
         change(&mut message);
         message.limit().unwrap_err()
     };
-    assert_eq!(with(|message| message.kind = 5), Refusal::Unsupported);
+    assert_eq!(with(|message| message.kind = 8), Refusal::Unsupported);
     assert_eq!(with(|message| message.value = 1_000_001), Refusal::OutOfRange);
     assert_eq!(with(|message| message.validity_ms = 10_001), Refusal::OutOfRange);
     assert_eq!(with(|message| message.priority = 8), Refusal::OutOfRange);
     // The same prefix, written otherwise.
     assert_eq!(with(|message| message.scope = "192.0.2.0/24:080".into()), Refusal::OutOfRange);
     assert_eq!(with(|message| message.scope = "192.0.2.7/24:80".into()), Refusal::OutOfRange);
-    for unit in [Unit::Connections, Unit::Datagrams] {
+    for unit in [Unit::Connections, Unit::Datagrams, Unit::Requests] {
         let (scope, span) = (scope.clone(), Nanos::from_millis(200));
         let hits = Hits { scope, unit, span, offered: 20, refused: 20, probe: true };
         let message = HitsMessage::of(5, &hits);
@@ -288,7 +298,7 @@ fn frames_of_version_1_stay_what_they_were() {
         let error = FrameError::Version { found: 1, spoken: 2 };
         assert_eq!(Frame::decode(2, bytes), Err(error), "{frame:?}");
     }
-    for kind in 6..=12 {
+    for kind in 6..=13 {
         let bytes = [0, 1, 1, kind, 0];
         assert_eq!(Frame::decode(1, &bytes), Ok(Some((Frame::Unknown(kind), 5))));
     }
@@ -298,6 +308,12 @@ fn frames_of_version_1_stay_what_they_were() {
         assert_eq!(Frame::Notice(unit, Box::default()).encode(1), None);
     }
     assert_eq!(Frame::Destinations(Box::default()).encode(1), None);
+    // Hit counters of requests came with version 3; of notices there are none.
+    let requests = Frame::Hits(Unit::Requests, HitsMessage::default());
+    assert_eq!((requests.encode(1), requests.encode(2)), (None, None));
+    assert_eq!(Frame::decode(2, &[0, 1, 2, 13, 0]), Ok(Some((Frame::Unknown(13), 5))));
+    assert!(requests.encode(VERSION).is_some());
+    assert_eq!(Frame::Notice(Unit::Requests, Box::default()).encode(VERSION), None);
     assert_eq!(Code(16).refusal(), Refusal::UnknownKind);
     assert_eq!(Code(u32::MAX).refusal(), Refusal::Other);
 }

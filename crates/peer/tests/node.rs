@@ -227,7 +227,12 @@ fn limits_go_up_and_hit_counters_come_back() {
         sequence: 0,
         priority: 0,
     };
-    let to = |target: &str, limit| OutgoingLimit { target: target.into(), limit, answers: None };
+    let to = |target: &str, limit| OutgoingLimit {
+        target: target.into(),
+        limit,
+        answers: None,
+        plain: None,
+    };
     let limits = || {
         let good = to("front", limit("192.0.2.9:80"));
         vec![good, to("elsewhere", limit("192.0.2.8:80")), to("front", limit("192.0.3.9:80"))]
@@ -399,6 +404,77 @@ fn older_and_newer_receivers_are_understood() {
     }
 }
 
+/// What a front-end of this version hears of limits, so many of them.
+async fn limits_heard(
+    files: &Files,
+    address: SocketAddr,
+    version: u8,
+    count: usize,
+) -> Vec<RemoteLimit> {
+    let credentials = Credentials::load(files).unwrap();
+    let mut config = (*credentials.server()).clone();
+    config.alpn_protocols = names(&[version]);
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let mut stream = acceptor.accept(stream).await.unwrap();
+    let welcome = Frame::Welcome(Welcome { session: 5, epoch: 1 }).encode(version).unwrap();
+    stream.write_all(&welcome).await.unwrap();
+    let mut heard = Vec::new();
+    while heard.len() < count {
+        if let Frame::Limit(message) = next(&mut stream, version).await {
+            heard.push(message.limit().unwrap());
+        }
+    }
+    heard
+}
+
+/// A host of version 2 is told a rate of what it limits, for all priorities, and nothing of request buckets.
+#[test]
+fn an_older_receiver_is_told_rates() {
+    let rate = Restriction::Rate(Rate::per_second(40.0));
+    let loss = Restriction::RequestLoss(tidegate_units::Share::new(0.25));
+    let gap = Restriction::RequestGap(Nanos::from_millis(25));
+    let limit = |scope: &str, restriction, priority| RemoteLimit {
+        scope: scope.parse().unwrap(),
+        restriction,
+        validity: Nanos::from_millis(500),
+        sequence: 0,
+        priority,
+    };
+    let to = |limit, plain| OutgoingLimit { target: "front".into(), limit, answers: None, plain };
+    for (version, expected) in [
+        (2, vec![("shop", rate, 0), ("192.0.2.9:80", rate, 0)]),
+        (3, vec![("shop", loss, 3), ("shop/search", gap, 0), ("192.0.2.9:80", rate, 0)]),
+    ] {
+        let authority = Authority::new();
+        let address = free();
+        let back = Arc::new(node(back_config(authority.host("b1"), address)));
+        let tells = Arc::clone(&back);
+        let limits = vec![
+            to(limit("shop", loss, 3), Some(rate)),
+            to(limit("shop/search", gap, 0), Some(rate)),
+            to(limit("192.0.2.9:80", rate, 0), None),
+        ];
+        let telling = std::thread::spawn(move || {
+            while Arc::strong_count(&tells) > 1 {
+                tells.limit(limits.clone());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let files = authority.host("front");
+        let count = expected.len();
+        let heard = runtime().block_on(limits_heard(&files, address, version, count));
+        let heard: Vec<_> =
+            heard.iter().map(|of| (of.scope.to_string(), of.restriction, of.priority)).collect();
+        let expected: Vec<_> =
+            expected.into_iter().map(|(scope, of, from)| (scope.to_owned(), of, from)).collect();
+        assert_eq!(heard, expected, "version {version}");
+        drop(back);
+        telling.join().unwrap();
+    }
+}
+
 #[test]
 fn without_a_common_version_there_is_no_session_and_both_sides_say_why() {
     let authority = Authority::new();
@@ -421,11 +497,11 @@ fn without_a_common_version_there_is_no_session_and_both_sides_say_why() {
     let unknown = wait_for("it is counted", || {
         Some(state(&front, "unknown")).filter(|state| refused(state, "version") == 1)
     });
-    assert!(unknown.problem.contains("this host speaks versions 1 to 2"), "{}", unknown.problem);
+    assert!(unknown.problem.contains("this host speaks versions 1 to 3"), "{}", unknown.problem);
     let there = wait_for("the sender is told", || {
         Some(state(&back, "front")).filter(|state| refused(state, "version") > 0)
     });
-    assert!(there.problem.contains("this host speaks versions 1 to 2"), "{}", there.problem);
+    assert!(there.problem.contains("this host speaks versions 1 to 3"), "{}", there.problem);
 }
 
 #[test]

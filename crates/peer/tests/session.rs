@@ -359,9 +359,11 @@ fn hit_counters_come_back_in_their_session() {
     let scope = "shop".parse().unwrap();
     let unit = Unit::Connections;
     let hits = Hits { scope, unit, span: ms(200), offered: 9, refused: 4, probe: true };
-    let datagrams = Hits { unit: Unit::Datagrams, ..hits.clone() };
-    let frame = pair.session.hits(&datagrams);
-    assert_eq!(pair.sender.receive(frame), Heard::Hits(datagrams));
+    for unit in [Unit::Datagrams, Unit::Requests] {
+        let other = Hits { unit, ..hits.clone() };
+        let frame = pair.session.hits(&other);
+        assert_eq!(pair.sender.receive(frame), Heard::Hits(other));
+    }
     let frame = pair.session.hits(&hits);
     assert_eq!(pair.sender.receive(frame.clone()), Heard::Hits(hits));
     let Frame::Hits(Unit::Connections, message) = frame else { panic!() };

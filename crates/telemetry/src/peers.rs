@@ -107,7 +107,7 @@ fn remote_cells(service: &str, limit: &RemoteState) -> Vec<String> {
         plain(&limit.peer),
         whom.to_owned(),
         plain(&limit.scope),
-        limit.restriction.map_or_else(|| "none".to_owned(), |said| said.to_string()),
+        limit.restriction.map_or_else(|| "none".to_owned(), |_| limit.words()),
         limit.rate.map_or_else(dash, |rate| rate.to_string()),
         left,
         limit.offered.to_string(),

@@ -21,6 +21,9 @@ use tidegate_units::Share;
 /// Longest label value, in bytes; what is longer is cut, so that no name can grow a page.
 pub const LABEL_BYTES_MAX: usize = 128;
 
+/// The reason of refusals of late requests, whose connections counted before.
+const LATE: &str = "late";
+
 /// What kind of number a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -259,16 +262,9 @@ const SERVICES: &[Metric] = &[
     counter(
         "service_offered",
         "syns",
-        "Demand: new work that was evaluated, what was refused included. SYNs of exempt sources are not in it, and none while the kill switch is on or the lease has run out. Feed the autoscaler with this.",
+        "Demand: new work that came, what was refused included, also while the kill switch is on or the lease has run out. SYNs of exempt sources are not in it. Feed the autoscaler with this.",
         SERVICE,
-        |s, out| {
-            each(s, |v| {
-                out(
-                    &[&v.name],
-                    v.counts.iter().map(|c| c.count).fold(0_u64, u64::saturating_add).into(),
-                )
-            })
-        },
+        |s, out| each(s, |v| out(&[&v.name], demand(v).into())),
     ),
     counter(
         "service_verdicts",
@@ -456,6 +452,14 @@ pub(crate) const FAMILIES: [(Family, &str); 4] = [
 
 fn each(snapshot: &Snapshot, visit: impl FnMut(&ServiceState)) {
     snapshot.services.iter().for_each(visit);
+}
+
+/// Verdicts, or what was offered as it was last read: under the kill switch there are no verdicts.
+/// The greater one, so that the demand of a daemon that reads only one of them is whole.
+fn demand(service: &ServiceState) -> u64 {
+    let verdicts = service.counts.iter().filter(|of| of.reason != LATE).map(|of| of.count);
+    let offered = service.totals.as_ref().map_or(0, |of| of.offered);
+    verdicts.fold(0_u64, u64::saturating_add).max(offered)
 }
 
 fn past(found: &Option<Bypassed>) -> Option<f64> {

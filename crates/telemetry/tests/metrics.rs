@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use tidegate_model::Mode;
 use tidegate_model::router::RouterState;
-use tidegate_model::snapshot::{FlowspecState, Snapshot};
+use tidegate_model::snapshot::{FlowspecState, Snapshot, VerdictCount};
 use tidegate_model::totals::Histogram;
 use tidegate_telemetry::{
     Kind, LABEL_BYTES_MAX, OVER_TIME, OverTime, buckets_table, bus_lines, flowspec_lines,
@@ -173,6 +173,9 @@ fn names_follow_the_rule_and_are_unique() {
             "route",
             "unit",
             "destination",
+            "counts",
+            "kind",
+            "priority",
         ];
         assert!(
             metric.labels.iter().all(|l| allowed.contains(l)),
@@ -360,6 +363,24 @@ fn hostile_names_cannot_break_out_of_a_label() {
         assert!(!buckets_table(&hostile, None).contains("\nevil"));
         assert!(!rules_table(&hostile).contains("\nevil"));
     }
+}
+
+#[test]
+fn demand_goes_on_without_verdicts_and_has_no_late_request_twice() {
+    let shown = |snapshot: &Snapshot| {
+        let page = openmetrics(snapshot);
+        let name = "tidegate_service_offered_syns_total{service=\"shop\"} ";
+        page.lines().find_map(|line| line.strip_prefix(name)?.parse::<u64>().ok())
+    };
+    let mut of = snapshot();
+    assert_eq!(shown(&of), Some(1400));
+    let late = VerdictCount { reason: "late".into(), ..of.services[0].counts[0].clone() };
+    of.services[0].counts.push(late);
+    assert_eq!(shown(&of), Some(1400), "late requests");
+    of.services[0].totals.as_mut().unwrap().offered = 1420;
+    assert_eq!(shown(&of), Some(1420), "released");
+    of.services[0].totals = None;
+    assert_eq!(shown(&of), Some(1400), "never read");
 }
 
 #[test]

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tidegate_model::remote::Unit;
 use tidegate_model::snapshot::{PeerState, RemoteState, ServiceState};
 use tidegate_sense::in_namespace;
 use tidegate_units::Rate;
@@ -122,12 +123,14 @@ impl World {
         self.start(host, services, &cluster, folder)
     }
 
-    /// A router without back-ends whose peers limit it: each its own server's address.
-    fn start_control_node(&self) -> Daemon {
+    /// A router without back-ends whose peers limit it: each its own server's address. `rules` is what its
+    /// services say of requests.
+    fn start_control_node(&self, rules: &str) -> Daemon {
         let service = |host: &str| {
             let listen = server_of(host);
             format!(
-                "  shop-{host}: {{mode: enforce, listen: [\"{listen}\"], control: {{min_rate: 5}}}}\n"
+                "  shop-{host}: {{mode: enforce, listen: [\"{listen}\"], \
+                 control: {{min_rate: 5}}{rules}}}\n"
             )
         };
         let peer = |host: &str| {
@@ -143,14 +146,17 @@ impl World {
 
     /// A server that admits [`LIMIT`] connections a second, and tells the router so for this address.
     fn start_limiting(&self, host: &str, address: SocketAddr) -> Daemon {
-        let services = format!(
-            "  shop: {{mode: enforce, listen: [\"*:8000\"], control: {{name: fixed, rate: {LIMIT}}}}}\n"
-        );
+        let keys = format!("control: {{name: fixed, rate: {LIMIT}}}");
+        self.start_telling(host, &keys, &format!("scope: \"{address}\""))
+    }
+
+    /// A server with these keys of its service, and of the limit that it tells.
+    fn start_telling(&self, host: &str, keys: &str, limit: &str) -> Daemon {
+        let services = format!("  shop: {{mode: enforce, listen: [\"*:8000\"], {keys}}}\n");
         let net = host.trim_start_matches('b');
         let cluster = format!(
             "  report_to:\n    front: {{address: \"10.78.{net}.1:7416\", services: [shop], \
-             identity: spiffe://example.org/f, \
-             limits: [{{service: shop, scope: \"{address}\"}}]}}\n"
+             identity: spiffe://example.org/f, limits: [{{service: shop, {limit}}}]}}\n"
         );
         self.start(host, &services, &cluster, "certificates")
     }
@@ -506,7 +512,7 @@ fn remote_limit(service: &ServiceState) -> Option<RemoteState> {
 #[test]
 fn a_router_enforces_the_limit_of_a_server_and_of_no_other() {
     let world = World::new();
-    let front = world.start_control_node();
+    let front = world.start_control_node("");
     let load = load(&world, "b1");
     let back1 = world.start_limiting("b1", server_of("b1"));
     // The address of the other server is not its own.
@@ -549,4 +555,43 @@ fn a_router_enforces_the_limit_of_a_server_and_of_no_other() {
     });
     wait_for("and is over", || service(&front, "b1").limits.rate.is_none().then_some(()));
     drop(load);
+}
+
+/// A server tells a router how many requests it can take, and the router's rules answer the rest. No connection is
+/// refused.
+#[test]
+fn a_router_enforces_a_limit_on_requests_by_its_rules() {
+    let world = World::new();
+    let rules = |control: &str| {
+        format!(
+            "requests: {{buckets: {{all: {{resource: cpu, min_rate: 5{control}}}}}, \
+             rules: [{{path: /, bucket: all, action: 503}}]}}"
+        )
+    };
+    let front = world.start_control_node(&format!(", {}", rules("")));
+    let load = Requests::start(&world, "b1");
+    let keys = rules(&format!(", control: {{name: fixed, rate: {LIMIT}}}"));
+    let limit = format!("bucket: all, scope: \"{}\"", server_of("b1"));
+    let back = world.start_telling("b1", &keys, &limit);
+
+    let held = wait_for("the limit is in force", || {
+        let service = service(&front, "b1");
+        let limit = remote_limit(&service)?;
+        let rate = service.limits.buckets.first()?.rate?.get();
+        (limit.left.is_some() && rate > 0.8 * LIMIT as f64 && rate <= LIMIT as f64).then_some(limit)
+    });
+    assert_eq!((held.unit, held.peer.as_str(), held.role.as_str()), (Unit::Requests, "b1", "from"));
+    wait_for("the router answers", || (load.refused.load(Ordering::Relaxed) > 50).then_some(()));
+    let given = wait_for("hit counters come back", || {
+        let service = back.snapshot()?.services.swap_remove(0);
+        remote_limit(&service).filter(|limit| limit.refused > 50)
+    });
+    assert_eq!((given.unit, given.role.as_str()), (Unit::Requests, "to"));
+    let policed = service(&front, "b1");
+    assert_eq!(refused(&policed), 0, "no SYN is refused: {policed:?}");
+    assert!(policed.limits.rate.is_none(), "{:?}", policed.limits);
+    back.kill();
+    wait_for("it opens", || {
+        service(&front, "b1").limits.buckets.iter().all(|b| b.rate.is_none()).then_some(())
+    });
 }

@@ -547,8 +547,11 @@ fn commands_change_what_they_say_and_a_wrong_file_changes_nothing() {
     assert!(world.tidegate(&["mode", "shop", "enforce"]).status.success());
     wait_for("limits are in force", || world.request().is_err().then_some(()));
 
+    let demand = || world.status().services[0].totals.as_ref().map_or(0, |of| of.offered);
     assert!(world.tidegate(&["release", "on"]).status.success());
+    let before = demand();
     assert!((0..20).all(|_| world.request().is_ok()), "released: everything passes");
+    wait_for("the autoscaler sees them", || (demand() >= before + 20).then_some(()));
     assert!(world.tidegate(&["release", "off"]).status.success());
     wait_for("limits are in force", || world.request().is_err().then_some(()));
 }

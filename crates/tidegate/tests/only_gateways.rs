@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::process::{Child, Output};
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::record::{Event, What};
+use tidegate_model::remote::{Form, Unit};
 use tidegate_model::shadow::{ShadowReport, Verdict};
 use tidegate_model::snapshot::{RemoteState, ServiceState, Snapshot};
 use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
@@ -138,13 +139,21 @@ impl Host {
 
     /// Requests that pass, and that the server answers in 10 ms.
     fn served(&self, number: usize) {
+        self.asks(number, "192.0.2.7");
+    }
+
+    /// The same, by this client; how many pass.
+    fn asks(&self, number: usize, client: &str) -> usize {
         let log = UnixDatagram::unbound().unwrap();
-        let answers = self.answers(number).to_ascii_lowercase();
+        let answers = self.answers_to(number, client).to_ascii_lowercase();
         let tokens = answers.lines().filter_map(|line| line.strip_prefix("x-tidegate-token: "));
+        let mut passed = 0;
         for token in tokens {
             let line = format!("<190>Nov 25 22:00:00 tidegate: {token}|200|0.010|0.010|0.010");
             log.send_to(line.as_bytes(), self.path("log")).unwrap();
+            passed += 1;
         }
+        passed
     }
 
     /// The command line, to this host.
@@ -155,12 +164,18 @@ impl Host {
     }
 
     fn answers(&self, number: usize) -> String {
+        self.answers_to(number, "192.0.2.7")
+    }
+
+    fn answers_to(&self, number: usize, client: &str) -> String {
         let mut stream = UnixStream::connect(self.path("edge")).unwrap();
-        let one = "GET / HTTP/1.1\r\nHost: a\r\nX-Tidegate-Method: GET\r\nX-Tidegate-Uri: /\r\n\
-                   X-Tidegate-Client: 192.0.2.7\r\n";
+        let one = format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nX-Tidegate-Method: GET\r\nX-Tidegate-Uri: /\r\n\
+             X-Tidegate-Client: {client}\r\n"
+        );
         for at in 0..number {
             let last = if at + 1 == number { "Connection: close\r\n\r\n" } else { "\r\n" };
-            stream.write_all([one, last].concat().as_bytes()).unwrap();
+            stream.write_all([&one, last].concat().as_bytes()).unwrap();
         }
         let mut answers = String::new();
         stream.read_to_string(&mut answers).unwrap();
@@ -189,6 +204,10 @@ fn the_kill_switch_outlives_the_process() {
     let released = |reply| matches!(reply, Some(Reply::Release { .. }));
     assert!(released(host.ask(&Request::Release { on: true, lasts: None })));
     assert_eq!(host.requests(100), 100);
+    wait_for("the autoscaler sees them", || {
+        let demand: u64 = host.service().counts.iter().map(|of| of.count).sum();
+        (demand == 200).then_some(())
+    });
     host.kill();
     host.start();
     assert!(host.snapshot().unwrap().released);
@@ -200,10 +219,8 @@ fn the_kill_switch_outlives_the_process() {
     assert!(host.requests(100) < 50, "the limit holds again");
 }
 
-/// A server behind a gateway tells another gateway what it can take, by the name of the service there.
-#[test]
-fn a_gateway_enforces_the_limit_of_a_server() {
-    let dir = tempfile::tempdir().unwrap();
+/// A gateway, and a server behind another one that tells it its limit, with these keys.
+fn pair(dir: &tempfile::TempDir, front: &str, limit: &str) -> (Host, Host) {
     let authority = Authority::new(dir.path());
     for host in ["front", "back"] {
         authority.sign(dir.path(), host, host);
@@ -222,13 +239,21 @@ fn a_gateway_enforces_the_limit_of_a_server() {
         "  listen: {peers}\n  peers:\n    back: {{identity: spiffe://example.org/back, services: [shop], \
          limits: [shop]}}\n"
     );
-    let front = Host::new(&dir, "front", "{min_rate: 5}", &cluster("front", &grants));
+    let front = Host::with(dir, "front", front, &cluster("front", &grants));
     let reports = format!(
         "  report_to:\n    front: {{address: \"{peers}\", identity: spiffe://example.org/front, \
-         services: [shop], limits: [{{service: shop, scope: shop}}]}}\n"
+         services: [shop], limits: [{{service: shop, scope: shop{limit}}}]}}\n"
     );
     let control = format!("{{name: fixed, rate: {LIMIT}}}");
-    let mut back = Host::new(&dir, "back", &control, &cluster("back", &reports));
+    let back = Host::new(dir, "back", &control, &cluster("back", &reports));
+    (front, back)
+}
+
+/// A server behind a gateway tells another gateway what it can take, by the name of the service there.
+#[test]
+fn a_gateway_enforces_the_limit_of_a_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let (front, mut back) = pair(&dir, "mode: enforce, control: {min_rate: 5}", "");
 
     let wanted = Some(Rate::per_second(LIMIT));
     wait_for("the limit is in force", || {
@@ -247,6 +272,103 @@ fn a_gateway_enforces_the_limit_of_a_server() {
         front.requests(5);
         front.service().limits.rate.is_none().then_some(())
     });
+}
+
+/// Of a class of the highest priority, and of none.
+const GOLD: &str = "198.51.100.7";
+const OTHER: &str = "192.0.2.7";
+
+/// Every 50 ms so many requests of each, for so long: what passed of those that came. Those above come first
+/// where they are many, so that they find what there is.
+fn load(front: &Host, [gold, other]: [usize; 2], seconds: u64) -> [(usize, usize); 2] {
+    let ends = MonotonicClock.now() + Nanos::from_secs(seconds);
+    let mut seen = [(0, 0); 2];
+    while MonotonicClock.now() < ends {
+        let mut each = [(0, gold, GOLD), (1, other, OTHER)];
+        if gold < other {
+            each.reverse();
+        }
+        for (at, number, client) in each {
+            seen[at].0 += front.asks(number, client);
+            seen[at].1 += number;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    seen
+}
+
+/// A limit on requests with these keys is in force at a gateway that knows two priorities.
+fn told(dir: &tempfile::TempDir, keys: &str) -> (Host, Host, RemoteState) {
+    let classes = "classes: [{name: gold, sources: [198.51.100.0/24], priority: 0}]";
+    let front = format!("mode: enforce, control: {{min_rate: 5}}, {classes}");
+    let (front, back) = pair(dir, &front, keys);
+    let state = wait_for("the limit is in force", || {
+        load(&front, [10, 10], 1);
+        let state = front.remote()?;
+        // A loss is a rate of what came lately.
+        let near = |rate: Rate| (0.4 * LIMIT..2.0 * LIMIT).contains(&rate.get());
+        (front.service().limits.requests.is_some() && state.rate.is_some_and(near)).then_some(state)
+    });
+    assert_eq!(
+        (state.unit, state.peer.as_str(), state.role.as_str()),
+        (Unit::Requests, "back", "from")
+    );
+    (front, back, state)
+}
+
+/// Whoever is above is refused only once all below are, in every form.
+fn lowest_first(keys: &str, form: Form) {
+    let dir = tempfile::tempdir().unwrap();
+    let (front, back, state) = told(&dir, keys);
+    assert_eq!(state.restriction.map(|of| of.form()), Some(form));
+    load(&front, [10, 10], 3);
+    let [gold, other] = load(&front, [10, 10], 2);
+    assert_eq!(other.0, 0, "of {}: {gold:?}", other.1);
+    assert!(gold.0 > 20 && gold.0 < gold.1, "{gold:?}: some of them fit, and not all");
+    // Those above fit now.
+    load(&front, [1, 10], 4);
+    let [gold, other] = load(&front, [1, 10], 2);
+    assert_eq!(gold.0, gold.1, "none is refused");
+    assert!(other.0 > 0 && other.0 < other.1, "{other:?}");
+    let said = wait_for("the server hears what was refused", || {
+        load(&front, [10, 10], 1);
+        back.remote().filter(|limit| limit.refused > 0)
+    });
+    assert_eq!(
+        (said.unit, said.role.as_str(), said.scope.as_str()),
+        (Unit::Requests, "to", "shop")
+    );
+    let explained = front.ask(&Request::Explain { address: [192, 0, 2, 7].into(), port: None });
+    let Some(Reply::Explain { explanation }) = explained else { panic!("no explanation") };
+    let words = explanation.words.join("\n");
+    assert!(words.contains("a peer limits requests to"), "{words}");
+    assert!(words.contains("the peer back limits shop ("), "{words}");
+}
+
+#[test]
+fn a_rate_of_requests_refuses_the_lowest_priority_first() {
+    lowest_first(", counts: requests", Form::Rate);
+}
+
+#[test]
+fn a_loss_of_requests_refuses_the_lowest_priority_first() {
+    lowest_first(", counts: requests, kind: loss", Form::Loss);
+}
+
+#[test]
+fn a_gap_of_requests_refuses_the_lowest_priority_first() {
+    lowest_first(", counts: requests, kind: gap", Form::Gap);
+}
+
+/// About the lowest priority alone: those above are never refused, and leave nothing.
+#[test]
+fn a_limit_from_a_priority_on_refuses_none_above() {
+    let dir = tempfile::tempdir().unwrap();
+    let (front, _back, state) = told(&dir, ", counts: requests, priority: 7");
+    assert_eq!(state.priority, 7);
+    load(&front, [10, 10], 1);
+    let [gold, other] = load(&front, [10, 10], 2);
+    assert_eq!((gold.0, other.0), (gold.1, 0), "{other:?}");
 }
 
 /// A file that cannot be written, half requests that never end, a crowd at the control socket: limits hold,

@@ -33,14 +33,24 @@ pub(crate) fn identity(bytes: &[u8]) {
 
 /// A limit of one of several scopes and kinds.
 fn limit(value: u8) -> RemoteLimit {
-    let scope = ["shop", "api", "other", "192.0.2.1:80"][usize::from(value) % 4];
-    let restriction = match value % 3 {
-        0 => Restriction::Rate(Rate::per_second(f64::from(value))),
-        1 => Restriction::Loss(Share::new(f64::from(value) / 255.0)),
-        _ => Restriction::Gap(Nanos::from_millis(5 * u64::from(value))),
+    let name = ["shop", "api", "other", "192.0.2.1:80"][usize::from(value) % 4].to_owned();
+    let rate = Rate::per_second(f64::from(value));
+    let share = Share::new(f64::from(value) / 255.0);
+    let gap = Nanos::from_millis(5 * u64::from(value));
+    let restriction = match value % 7 {
+        0 => Restriction::Rate(rate),
+        1 => Restriction::Loss(share),
+        2 => Restriction::Gap(gap),
+        3 => Restriction::Datagrams(rate),
+        4 => Restriction::Requests(rate),
+        5 => Restriction::RequestLoss(share),
+        _ => Restriction::RequestGap(gap),
     };
     let validity = Nanos::from_millis(97 * u64::from(value));
-    let scope = Scope::Service(scope.to_owned());
+    let scope = match value % 5 {
+        0 => Scope::Bucket { service: name, bucket: "search".into() },
+        _ => Scope::Service(name),
+    };
     RemoteLimit { scope, restriction, validity, sequence: 0, priority: value % 9 }
 }
 
@@ -147,7 +157,8 @@ impl World {
                 }
             }
             8 => {
-                let unit = if value % 2 == 0 { Unit::Connections } else { Unit::Datagrams };
+                let unit =
+                    [Unit::Connections, Unit::Datagrams, Unit::Requests][usize::from(value) % 3];
                 let refused = u64::from(value);
                 let hits = HitsMessage { session: self.number, refused, ..HitsMessage::default() };
                 let _ = self.sender.receive(Frame::Hits(unit, hits));
@@ -204,7 +215,13 @@ impl World {
     fn holds(&mut self) {
         for taken in self.table.take_limits() {
             let Arrived::Plain(taken) = taken else { panic!("nobody has a grant: {taken:?}") };
-            let own = ["shop", "api"].contains(&taken.limit.scope.to_string().as_str());
+            let scope = taken.limit.scope.to_string();
+            let own = ["shop", "api", "shop/search", "api/search"].contains(&scope.as_str());
+            assert_ne!(
+                taken.limit.restriction.unit(),
+                Unit::Datagrams,
+                "without a notice: {taken:?}"
+            );
             assert!(taken.peer == "b1" && own && taken.limit.check().is_ok(), "{taken:?}");
             assert!(taken.session == self.number, "of the session that is up");
         }

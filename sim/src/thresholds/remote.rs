@@ -255,7 +255,7 @@ impl ControlNode {
         let floor = Rate::per_second(floor);
         inbound.follow(
             &[grant],
-            vec![Protected { name: SERVICE.to_owned(), listens: Vec::new(), floor }],
+            vec![Protected { name: SERVICE.to_owned(), floor, ..Protected::default() }],
         );
         inbound.session(SERVER, Some(SESSION));
         Self {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What no schema can say of a cluster: references, duplicates, sides that lack their other half.
 
-use super::{ClusterConfig, PeerConfig, TargetConfig, VALIDITY_RANGE, When, bus, routers};
+use super::{
+    ClusterConfig, PeerConfig, SentLimitConfig, TargetConfig, VALIDITY_RANGE, When, bus, routers,
+};
 use crate::error::{ConfigError, step};
 use crate::name::name_fault;
 use crate::shape::Places;
@@ -10,7 +12,7 @@ use crate::text::show_span;
 use crate::types::{Config, ServiceConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
-use tidegate_model::remote::Scope;
+use tidegate_model::remote::{Scope, Unit};
 
 pub(crate) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
     let mut check = Check { config, places, errors: Vec::new() };
@@ -138,8 +140,8 @@ impl Check<'_> {
     fn when_congested(&mut self, path: &str, cluster: &ClusterConfig, peer: &PeerConfig) {
         for (i, scope) in peer.limits_when_congested.iter().enumerate() {
             let at = format!("{path}[{i}]");
-            if let Scope::Service(name) = scope {
-                self.fault(&at, no_destination(name));
+            if is_named(scope) {
+                self.fault(&at, no_destination(scope));
                 continue;
             }
             let reached = |scope: &Scope, s: &ServiceConfig| scope.reaches(&s.name, &s.listen);
@@ -178,10 +180,35 @@ impl Check<'_> {
                         format!("found {name:?}: no such service{hint}; there are: {list}");
                     self.fault(&at, message);
                 }
+                Scope::Bucket { service, bucket } => self.bucket(&at, service, bucket),
                 Scope::Destination { .. } => {
                     let why = "no service listens on addresses of this scope only";
                     self.fault(&at, format!("found {scope}: {why}"));
                 }
+            }
+        }
+    }
+
+    /// A request bucket that there is, and whose policy takes a rate.
+    fn bucket(&mut self, path: &str, service: &str, name: &str) {
+        let of = self.config.services.iter().find(|known| known.name == service);
+        let buckets = of.and_then(|of| of.requests.as_ref()).map(|requests| &requests.buckets[..]);
+        let buckets = buckets.unwrap_or_default();
+        let known: Vec<String> = buckets.iter().map(|bucket| bucket.name.clone()).collect();
+        match buckets.iter().find(|bucket| bucket.name == name) {
+            Some(bucket) if bucket.takes_rate() => {}
+            Some(bucket) => {
+                let policy = bucket.policy_name();
+                let why = format!("found {name:?}, whose policy {policy:?} takes no rate");
+                self.fault(path, why);
+            }
+            None => {
+                let hint = suggest::phrase(name, &known);
+                let list = if known.is_empty() { "none".into() } else { known.join(", ") };
+                let why = format!(
+                    "found {name:?}: the service {service:?} has no such bucket{hint}; there are: {list}"
+                );
+                self.fault(path, why);
             }
         }
     }
@@ -267,12 +294,35 @@ impl Check<'_> {
                     format!("found {service:?}: no such service{hint}; there are: {list}");
                 self.fault(&format!("{at}.service"), message);
             }
-            if let (When::Congested, Scope::Service(name)) = (limit.when, &limit.scope) {
-                self.fault(&format!("{at}.scope"), no_destination(name));
+            if limit.when == When::Congested && is_named(&limit.scope) {
+                self.fault(&format!("{at}.scope"), no_destination(&limit.scope));
             }
+            self.form(&at, limit);
             if !seen.insert(&limit.scope) {
                 self.fault(&format!("{at}.scope"), format!("found {} a second time", limit.scope));
             }
+        }
+    }
+
+    /// What of the keys of a limit that is sent has no meaning beside the others.
+    fn form(&mut self, path: &str, limit: &SentLimitConfig) {
+        if let Some(bucket) = &limit.bucket {
+            self.bucket(&format!("{path}.bucket"), &limit.service, bucket);
+        }
+        if limit.when == When::Congested && limit.is_fine() {
+            let why = "a limit for congested routers is a rate of connections: leave out \"counts\", \"bucket\", \"kind\" and \"priority\"";
+            self.fault(&format!("{path}.when"), why);
+            return;
+        }
+        let requests = limit.unit() == Unit::Requests;
+        if limit.priority > 0 && !requests {
+            let why = "only limits on requests are about priorities: write counts: requests";
+            self.fault(&format!("{path}.priority"), why);
+        }
+        if matches!(limit.scope, Scope::Bucket { .. }) && !requests {
+            let why =
+                format!("found {}, a bucket of requests: write counts: requests", limit.scope);
+            self.fault(&format!("{path}.scope"), why);
         }
     }
 
@@ -335,8 +385,14 @@ impl Check<'_> {
     }
 }
 
+/// Whether it names something of its receiver.
+fn is_named(scope: &Scope) -> bool {
+    !matches!(scope, Scope::Destination { .. })
+}
+
 /// Grants are of prefixes.
-fn no_destination(name: &str) -> String {
+fn no_destination(scope: &Scope) -> String {
+    let name = scope.to_string();
     format!(
         "found {name:?}, a service's name; allowed here: an address or prefix with a port, such as \"192.0.2.11:80\", because grants are of these"
     )

@@ -16,9 +16,9 @@ use super::text as common;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tidegate_model::remote::{REMOTE_SCOPES_MAX, Scope};
+use tidegate_model::remote::{Form, REMOTE_SCOPES_MAX, Scope, Unit};
 use tidegate_model::sharing::ROUTERS_MAX;
-use tidegate_model::{PEERS_MAX, SpiffeId};
+use tidegate_model::{PEERS_MAX, PRIORITIES, SpiffeId};
 use tidegate_units::Nanos;
 
 /// Most front-ends to which one host reports.
@@ -136,8 +136,8 @@ pub struct PeerConfig {
     /// The services (by the names that they have on that host) which it may report.
     #[schemars(length(min = 1, max = BACKENDS_MAX))]
     pub services: Vec<String>,
-    /// What it owns, so that its remote limits of it are taken: services of this host, or a prefix with
-    /// a port. Nothing else is taken.
+    /// What it owns, so that its remote limits of it are taken: services of this host, request buckets of them
+    /// ("shop/search"), or a prefix with a port. Nothing else is taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = REMOTE_SCOPES_MAX))]
     pub limits: Vec<Scope>,
@@ -182,12 +182,55 @@ pub struct TargetConfig {
 pub struct SentLimitConfig {
     /// A service of this host.
     pub service: String,
-    /// What it is there: the name of a service, or this host's address with the port, such as
-    /// "192.0.2.11:80".
+    /// What it is there: the name of a service, of a request bucket ("shop/search"), or this host's address with
+    /// the port, such as "192.0.2.11:80".
     pub scope: Scope,
+    /// A request bucket of the service, whose limit is sent instead of the service's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<String>,
+    /// What that host limits: connections (a router), or requests (a gateway, or a host with request rules). Of a
+    /// bucket these are requests.
+    #[serde(default)]
+    pub counts: Counts,
+    /// In what form it is sent. A host that knows only rates gets a rate.
+    #[serde(default)]
+    pub kind: Form,
+    /// There only requests of this priority and of lower ones are refused for it; 0: of all. What those above take
+    /// is not there for the others.
+    #[serde(default)]
+    #[schemars(range(max = PRIORITIES - 1))]
+    pub priority: u8,
     /// Whether it is always sent, or only while that host is a router that is congested.
     #[serde(default)]
     pub when: When,
+}
+
+impl SentLimitConfig {
+    /// What it counts.
+    #[must_use]
+    pub fn unit(&self) -> Unit {
+        match (self.counts, &self.bucket) {
+            (Counts::Connections, None) => Unit::Connections,
+            _ => Unit::Requests,
+        }
+    }
+
+    /// Whether a host has to know more than rates of connections to take it as it is.
+    #[must_use]
+    pub fn is_fine(&self) -> bool {
+        self.unit() != Unit::Connections || self.kind != Form::Rate || self.priority > 0
+    }
+}
+
+/// What a limit that is sent counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Counts {
+    /// Connections.
+    #[default]
+    Connections,
+    /// Requests.
+    Requests,
 }
 
 /// When a limit is sent.

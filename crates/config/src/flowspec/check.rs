@@ -136,7 +136,8 @@ impl Check<'_> {
                 self.fault(&format!("{at}.service"), message);
             }
             for (n, scope) in export.scopes.iter().enumerate() {
-                if let Scope::Service(name) = scope {
+                if !matches!(scope, Scope::Destination { .. }) {
+                    let name = scope.to_string();
                     let message = format!(
                         "found {name:?}: a router knows no services; allowed here: an address or prefix \
                          with a port, such as \"192.0.2.11:80\""

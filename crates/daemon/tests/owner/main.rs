@@ -9,6 +9,7 @@ mod places;
 mod pushback;
 mod record;
 mod remote;
+mod remote_requests;
 mod requests;
 mod sources;
 mod world;

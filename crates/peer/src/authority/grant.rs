@@ -68,6 +68,7 @@ impl Kinds {
         match unit {
             Unit::Connections => self.rate || self.loss || self.gap,
             Unit::Datagrams => self.datagrams,
+            Unit::Requests => false,
         }
     }
 }

@@ -78,6 +78,8 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("peer_sequence", Itself(NUMBER)),
     ("remote_limit_rate_per_second", Sum("remote_limit_allowed_syns_total")),
     ("remote_limit_validity_seconds", Sum("remote_limit_in_force_seconds_total")),
+    ("remote_limit_kind", Itself("how long there is a limit is a counter")),
+    ("request_limit_rate_per_second", Sum("request_limit_allowed_requests_total")),
     ("datagram_limit_rate_per_second", Sum("datagram_limit_allowed_datagrams_total")),
     ("bus_up", Itself("each connection that comes up raises `bus_connections_total`")),
     ("bus_state_seconds", Itself(AGE)),

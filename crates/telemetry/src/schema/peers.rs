@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The metrics of hosts that report to each other and limit each other.
 
-use super::{Metric, counter, gauge};
-use std::collections::BTreeMap;
+use super::{Metric, Number, Sink, counter, gauge};
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::remote::Unit;
 use tidegate_model::snapshot::{PeerState, RemoteState, RemoteSum, Snapshot};
 use tidegate_model::totals::DatagramTotals;
@@ -121,6 +121,67 @@ pub(crate) const METRICS: &[Metric] = &[
         |s, out| remote(s, |labels, of| out(labels, most(of, |limit| limit.refused).into())),
     ),
     gauge(
+        "remote_limit_kind",
+        "",
+        "1 while there is a remote limit: what it counts (connections, datagrams, requests), its kind (rate, loss, gap), and the priority from which on it refuses (0: all).",
+        &["service", "peer", "role", "counts", "kind", "priority"],
+        kinds,
+    ),
+    gauge(
+        "request_limit_rate",
+        "per_second",
+        "Remote limit on requests in force; else as tidegate_remote_limit_rate_per_second.",
+        REMOTE,
+        |s, out| {
+            remote_in(s, Unit::Requests, |labels, of| {
+                let rates = of.iter().filter_map(|limit| Some(limit.rate?.get()));
+                if let Some(least) = rates.reduce(f64::min) {
+                    out(labels, least.into());
+                }
+            })
+        },
+    ),
+    counter(
+        "request_limit_allowed",
+        "requests",
+        "Requests that a remote limit allowed: the limit, summed over time. Of several scopes the tightest.",
+        REMOTE,
+        |s, out| sums_in(s, Unit::Requests, |labels, sum| out(labels, sum.allowed.into())),
+    ),
+    counter(
+        "request_limit_in_force",
+        "seconds",
+        "How long there was a remote limit on requests.",
+        REMOTE,
+        |s, out| {
+            sums_in(s, Unit::Requests, |labels, sum| {
+                out(labels, sum.in_force.as_secs_f64().into());
+            })
+        },
+    ),
+    counter(
+        "request_limit_offered",
+        "requests",
+        "Requests that came to the scope of remote limits where they are enforced, with what was refused; for role to as the peer says.",
+        REMOTE,
+        |s, out| {
+            remote_in(s, Unit::Requests, |labels, of| {
+                out(labels, most(of, |limit| limit.offered).into());
+            })
+        },
+    ),
+    counter(
+        "request_limit_refused",
+        "requests",
+        "Of these refused because of a remote limit; in shadow mode what would have been.",
+        REMOTE,
+        |s, out| {
+            remote_in(s, Unit::Requests, |labels, of| {
+                out(labels, most(of, |limit| limit.refused).into());
+            })
+        },
+    ),
+    gauge(
         "datagram_limit_rate",
         "per_second",
         "Remote limit on datagrams (UDP) in force; else as tidegate_remote_limit_rate_per_second.",
@@ -188,6 +249,21 @@ fn remote_in(snapshot: &Snapshot, unit: Unit, mut visit: impl FnMut(&[&str], &[&
         }
         for ((peer, role), limits) in &by_peer {
             visit(&[&service.name, peer, role], limits);
+        }
+    }
+}
+
+/// Of several scopes of one kind there is one sample.
+fn kinds(snapshot: &Snapshot, out: Sink<'_>) {
+    for service in &snapshot.services {
+        let of = |limit: &RemoteState| {
+            let kind = limit.restriction?.form().name();
+            Some((limit.peer.clone(), limit.role.clone(), limit.unit.name(), kind, limit.priority))
+        };
+        let kinds: BTreeSet<_> = service.remote.iter().filter_map(of).collect();
+        for (peer, role, counts, kind, priority) in kinds {
+            let priority = priority.to_string();
+            out(&[&service.name, &peer, &role, counts, kind, &priority], Number::Count(1));
         }
     }
 }

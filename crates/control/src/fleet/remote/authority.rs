@@ -49,7 +49,8 @@ pub enum NotTaken {
     OutOfRange,
     /// No service of this host lies in the scope.
     NoService,
-    /// Something that cannot be enforced here: a limit of some priorities only.
+    /// Something that cannot be enforced here: a limit of another unit, or of some priorities of what knows
+    /// none.
     Unsupported,
     /// More messages than the quota.
     Quota,
@@ -156,11 +157,17 @@ impl Authority {
         self.peers.iter().map(move |(name, peer)| (name.as_str(), peer.own(way)))
     }
 
-    /// Whether a message counts. It is used up then: the same one does not count again.
+    /// Whether a message counts. It is used up then: the same one does not count again. `priorities`: it may
+    /// be about some of them only.
     ///
     /// # Errors
     /// Why it does not; nothing changed then.
-    pub fn accept(&mut self, received: &ReceivedLimit, way: Way) -> Result<(), NotTaken> {
+    pub fn accept(
+        &mut self,
+        received: &ReceivedLimit,
+        way: Way,
+        priorities: bool,
+    ) -> Result<(), NotTaken> {
         let limit = &received.limit;
         let owns = self.owns(&received.peer, &limit.scope, way);
         let peer = self.peers.get_mut(&received.peer).ok_or(NotTaken::UnknownPeer)?;
@@ -174,7 +181,7 @@ impl Authority {
             return Err(NotTaken::NotGranted);
         }
         limit.check().map_err(|_| NotTaken::OutOfRange)?;
-        if limit.priority != 0 {
+        if limit.priority != 0 && !priorities {
             return Err(NotTaken::Unsupported);
         }
         if !peer.within_quota(received.at) {

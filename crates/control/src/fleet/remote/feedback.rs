@@ -59,6 +59,12 @@ impl Node {
         self.heard.map(|at| now.since(at))
     }
 
+    /// What comes there per second, with what is refused; `None`: it is silent.
+    #[must_use]
+    pub fn demand(&self, now: Nanos) -> Option<Rate> {
+        self.recent(now).map(Rate::per_second)
+    }
+
     fn recent(&self, now: Nanos) -> Option<f64> {
         self.demand.filter(|_| self.age(now).is_some_and(|age| age < SILENT_AFTER))
     }

@@ -11,7 +11,7 @@
 //! that is wrong, or somebody else, slows its own destination down and does not cut it off.
 
 use super::super::clamp::INTERVAL;
-use tidegate_model::remote::{RemoteLimit, Restriction};
+use tidegate_model::remote::{Form, RemoteLimit};
 use tidegate_units::{Nanos, Rate};
 
 /// A limit that is not renewed is gone after so many validities; before, it doubles with each.
@@ -97,9 +97,9 @@ impl Held {
     /// Depth of the bucket, in admissions: a gap admits one at a time.
     #[must_use]
     pub const fn burst(&self, of_rate: u32) -> u32 {
-        match self.limit.restriction {
-            Restriction::Gap(_) => 1,
-            Restriction::Rate(_) | Restriction::Loss(_) | Restriction::Datagrams(_) => of_rate,
+        match self.limit.restriction.form() {
+            Form::Gap => 1,
+            Form::Rate | Form::Loss => of_rate,
         }
     }
 
@@ -136,7 +136,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::remote::Scope;
+    use tidegate_model::remote::{Restriction, Scope, Unit};
     use tidegate_units::Share;
 
     fn limit(restriction: Restriction) -> RemoteLimit {
@@ -191,6 +191,42 @@ mod tests {
         assert_eq!(tick(&mut held, 2_099, seen(150.0, 100.0)), Some(400.0));
         assert!(!held.gone(ms(5_599)) && held.gone(ms(5_600)), "eight validities");
         assert_eq!(tick(&mut held, 5_600, seen(150.0, 100.0)), None);
+    }
+
+    /// Whatever the form: what passes falls by half in a second at most, never below the floor, and opens in
+    /// the same steps.
+    #[test]
+    fn every_form_has_the_same_clamps() {
+        for (unit, form) in [
+            (Unit::Connections, Form::Rate),
+            (Unit::Connections, Form::Loss),
+            (Unit::Connections, Form::Gap),
+            (Unit::Requests, Form::Rate),
+            (Unit::Requests, Form::Loss),
+            (Unit::Requests, Form::Gap),
+        ] {
+            let offered = Some(Rate::per_second(800.0));
+            let least = Rate::per_second(if form == Form::Gap { 1.0 } else { 0.8 });
+            let wanted = limit(Restriction::in_form(unit, form, least, offered));
+            assert_eq!((wanted.restriction.unit(), wanted.restriction.form()), (unit, form));
+            let mut held = Held::new(wanted.clone(), ms(0));
+            let mut course = Vec::new();
+            for at in (0..8_000).step_by(100) {
+                held.renew(wanted.clone(), ms(at));
+                course.push(tick(&mut held, at, seen(800.0, 800.0)).unwrap());
+            }
+            let each: Vec<f64> = course.iter().step_by(10).copied().collect();
+            assert_eq!(
+                each,
+                [400.0, 200.0, 100.0, 50.0, 25.0, 12.5, 10.0, 10.0],
+                "{unit:?} {form:?}"
+            );
+            let last = 7_900;
+            for (after, expected) in [(499, 10.0), (500, 20.0), (1_000, 40.0), (3_500, 1280.0)] {
+                let rate = tick(&mut held, last + after, seen(800.0, 10.0));
+                assert_eq!(rate, Some(expected), "{unit:?} {form:?}, {after} ms");
+            }
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All remote limits of a control node that count the same, connections or datagrams, and what they make of its
-//! services.
+//! All remote limits of a control node that count the same, connections, datagrams or requests, and what they make
+//! of its services.
 //!
-//! - A scope with several services: its rate is divided among them by what each is offered.
+//! - A scope with several services: its rate is divided among them by what each is offered. So is that of a
+//!   service among its request buckets, where nothing else of it is limited.
 //! - Several scopes of one peer for a service: the tightest holds.
 //! - A limit that was pushed into this router relaxes, and ends when the router is not congested any more.
 //! - Several owners of a service (back-ends behind one address): each says what it can take itself, so
@@ -16,7 +17,7 @@ use super::pushed::Relaxing;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::Listen;
 use tidegate_model::remote::{
-    Arrived, Hits, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, Scope, Unit,
+    Arrived, Form, Hits, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, RemoteLimit, Scope, Unit,
 };
 use tidegate_model::snapshot::{ReasonCount, RemoteState};
 use tidegate_units::{Nanos, Rate, Share};
@@ -26,8 +27,8 @@ pub const HITS_EVERY: Nanos = Nanos::from_millis(200);
 /// A scope of which its sender says nothing for so long is forgotten.
 const FORGET_AFTER: Nanos = Nanos::from_secs(60);
 
-/// A service of this host, and what remote limits may do to it.
-#[derive(Clone, Debug, PartialEq)]
+/// A service of this host, or a request bucket of one, and what remote limits may do to it.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Protected {
     /// Its name.
     pub name: String,
@@ -35,6 +36,41 @@ pub struct Protected {
     pub listens: Vec<Listen>,
     /// No remote limit takes it below this.
     pub floor: Rate,
+    /// It is this bucket of the service; `None`: all of it.
+    pub bucket: Option<Part>,
+    /// It knows priorities, so that a limit may be about some of them only.
+    pub priorities: bool,
+}
+
+/// A request bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Its name.
+    pub name: String,
+    /// Limits of the whole service are divided among its buckets.
+    pub shares: bool,
+}
+
+impl Protected {
+    /// Whether it is about nothing but this scope.
+    fn lies_in(&self, scope: &Scope) -> bool {
+        match (&self.bucket, scope) {
+            (Some(part), Scope::Bucket { service, bucket }) => {
+                *service == self.name && *bucket == part.name
+            }
+            (Some(part), _) => part.shares && scope.reaches(&self.name, &self.listens),
+            (None, _) => scope.reaches(&self.name, &self.listens),
+        }
+    }
+
+    /// Whether who owns this scope owns it.
+    fn is_owned_by(&self, scope: &Scope) -> bool {
+        let own = self
+            .bucket
+            .as_ref()
+            .map(|part| Scope::Bucket { service: self.name.clone(), bucket: part.name.clone() });
+        self.lies_in(scope) || own.is_some_and(|own| scope.covers(&own))
+    }
 }
 
 /// What came to a service in one tick.
@@ -51,7 +87,7 @@ pub struct Flow {
 }
 
 /// What remote limits allow a service.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct InForce {
     /// Admissions per second.
     pub rate: Rate,
@@ -59,6 +95,24 @@ pub struct InForce {
     pub burst: u32,
     /// The share of what is offered that the rate leaves out, for policies that refuse a share.
     pub loss: Option<Share>,
+    /// In what form it was given.
+    pub form: Form,
+    /// It refuses this priority and lower ones; 0: all.
+    pub priority: u8,
+}
+
+impl InForce {
+    /// With what another owner of the same service allows.
+    fn and(self, other: &Self) -> Self {
+        Self {
+            rate: Rate::per_second(self.rate.get() + other.rate.get()),
+            burst: self.burst.saturating_add(other.burst),
+            loss: None,
+            form: if self.form == other.form { self.form } else { Form::Rate },
+            // What one of them does not limit passes.
+            priority: self.priority.max(other.priority),
+        }
+    }
 }
 
 /// The remote limits of one host that count the same.
@@ -118,10 +172,12 @@ impl Inbound {
             let owners = |way| owners(&self.authority, &of, way);
             let when_congested = owners(Way::Pushed);
             // Limits on datagrams come by notices only: nobody waits for one of another way.
-            let plain = if self.unit.is_usual() { owners(Way::Plain) } else { Vec::new() };
+            let by_notice = self.unit == Unit::Datagrams;
+            let plain = if by_notice { Vec::new() } else { owners(Way::Plain) };
             let all: BTreeSet<String> = plain.into_iter().chain(when_congested.clone()).collect();
             let owners = all.into_iter().collect();
-            let before = old.iter().position(|service| service.of.name == of.name);
+            let same = |was: &Protected| (&was.name, &was.bucket) == (&of.name, &of.bucket);
+            let before = old.iter().position(|service| same(&service.of));
             let (offered, passed, refused) = before.map_or_else(Default::default, |at| {
                 let before = old.swap_remove(at);
                 (before.offered, before.passed, before.refused)
@@ -217,7 +273,7 @@ impl Inbound {
         pushed: Option<Relaxing>,
     ) -> Result<(), NotTaken> {
         // The other kind has limits of its own, and datagrams have none without a notice.
-        let comes = self.unit.is_usual() || pushed.is_some();
+        let comes = self.unit != Unit::Datagrams || pushed.is_some();
         if received.limit.restriction.unit() != self.unit || !comes {
             return Err(NotTaken::Unsupported);
         }
@@ -233,7 +289,9 @@ impl Inbound {
         if !self.entries.contains_key(&key) && held >= REMOTE_SCOPES_MAX {
             return Err(NotTaken::Quota);
         }
-        self.authority.accept(&received, way)?;
+        let knows = |at: &usize| self.services.get(*at).is_some_and(|s| s.of.priorities);
+        let priorities = services.iter().all(knows);
+        self.authority.accept(&received, way, priorities)?;
         let limit = received.limit;
         let entry = self.entries.entry(key).or_insert_with(|| Entry::new(services, at));
         entry.heard = entry.heard.max(at);
@@ -274,15 +332,9 @@ impl Inbound {
         let of = |(index, service): (usize, &Service)| {
             let each = service.owners.iter().map(|owner| decided.get(&(index, owner.as_str())));
             let each: Option<Vec<_>> = each.collect();
-            let sum = |all: &[&InForce]| {
-                let rate = Rate::per_second(all.iter().map(|one| one.rate.get()).sum());
-                InForce {
-                    rate,
-                    burst: all.iter().fold(0, |sum: u32, one| sum.saturating_add(one.burst)),
-                    loss: service.offered.one_of(1).and_then(|offered| loss(rate, offered)),
-                }
-            };
-            each.filter(|all| !all.is_empty()).map(|all| sum(&all))
+            let sum = each?.into_iter().copied().reduce(|all, one| all.and(&one))?;
+            let loss = service.offered.one_of(1).and_then(|offered| loss(sum.rate, offered));
+            Some(InForce { loss, ..sum })
         };
         services.iter().enumerate().map(of).collect()
     }
@@ -338,7 +390,14 @@ impl Inbound {
     /// The remote limits of a service, by its place in the configuration.
     #[must_use]
     pub fn states(&self, now: Nanos, service: usize) -> Vec<RemoteState> {
-        let of_service = self.entries.iter().filter(|(_, entry)| entry.services.contains(&service));
+        self.states_at(now, &[service])
+    }
+
+    /// The remote limits that reach any of these services.
+    #[must_use]
+    pub fn states_at(&self, now: Nanos, services: &[usize]) -> Vec<RemoteState> {
+        let reaches = |entry: &Entry| entry.services.iter().any(|at| services.contains(at));
+        let of_service = self.entries.iter().filter(|(_, entry)| reaches(entry));
         let state = |((peer, scope), entry): (&(String, Scope), &Entry)| RemoteState {
             unit: self.unit,
             ..entry.state(now, peer, scope)
@@ -364,7 +423,7 @@ fn loss(rate: Rate, offered: Rate) -> Option<Share> {
 
 /// Who may limit a service in this way.
 fn owners(authority: &Authority, of: &Protected, way: Way) -> Vec<String> {
-    let owns = |scopes: &[Scope]| scopes.iter().any(|s| s.reaches(&of.name, &of.listens));
+    let owns = |scopes: &[Scope]| scopes.iter().any(|scope| of.is_owned_by(scope));
     let owners = authority.grants(way).filter(|(_, scopes)| owns(scopes));
     owners.map(|(peer, _)| peer.to_owned()).collect()
 }
@@ -375,7 +434,7 @@ const fn way(pushed: Option<&Relaxing>) -> Way {
 
 fn reached(services: &[Service], scope: &Scope) -> Vec<usize> {
     let reached = services.iter().enumerate();
-    reached.filter(|(_, s)| scope.reaches(&s.of.name, &s.of.listens)).map(|(at, _)| at).collect()
+    reached.filter(|(_, service)| service.of.lies_in(scope)).map(|(at, _)| at).collect()
 }
 
 /// Depth of the bucket for a rate, in admissions: that of a service without one of its own.
@@ -449,9 +508,10 @@ impl Entry {
             own.iter().map(|(_, service)| service.offered.one_of(1).map(Rate::get)).collect();
         let parts = divide(rate.get(), 0.0, &demands);
         let burst = held.burst(BURST);
+        let RemoteLimit { restriction, priority, .. } = *held.limit();
         let part = |((at, service), part): (&(usize, &Service), f64)| {
             let rate = Rate::per_second(part.max(service.of.floor.get()));
-            (*at, InForce { rate, burst, loss: None })
+            (*at, InForce { rate, burst, loss: None, form: restriction.form(), priority })
         };
         own.iter().zip(parts).map(part).collect()
     }
@@ -464,6 +524,7 @@ impl Entry {
             role: "from".into(),
             scope: scope.to_string(),
             restriction: held.map(|held| held.limit().restriction),
+            priority: held.map_or(0, |held| held.limit().priority),
             rate: held.and_then(Held::rate),
             left: left.filter(|left| *left > Nanos::ZERO),
             steps: held.map_or(0, |held| held.steps(now)),

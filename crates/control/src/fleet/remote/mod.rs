@@ -17,6 +17,7 @@
 //! | `feedback.rs` | what a server sends: its own limit, and how it grows back |
 //! | `answer.rs` | what an overloaded server answers to congested routers (NetDraino) |
 //! | `uncounted.rs` | what a server tells routers that give no hit counters (FlowSpec) |
+//! | `requests.rs` | what a server that hooks measure tells its gateways: requests, by its exchanges |
 //! | `pushed.rs` | such a limit at the router: it relaxes, and ends with the congestion |
 //!
 //! It knows nothing of sessions and frames (tidegate-peer); time is an argument.
@@ -28,6 +29,7 @@ mod feedback;
 mod held;
 mod inbound;
 mod pushed;
+mod requests;
 mod uncounted;
 
 pub use self::answer::{Answer, K, NOTICE_FOR, Reply};
@@ -35,6 +37,7 @@ pub use self::authority::{Authority, Grant, NotTaken, Way};
 pub use self::divide::divide;
 pub use self::feedback::{Feedback, GROWTH_PER_SECOND, Node};
 pub use self::held::{Held, OPENING_STEPS};
-pub use self::inbound::{Flow, HITS_EVERY, InForce, Inbound, Protected};
+pub use self::inbound::{Flow, HITS_EVERY, InForce, Inbound, Part, Protected};
 pub use self::pushed::{PUSHBACK, TTL};
+pub use self::requests::RequestLaw;
 pub use self::uncounted::{BEGIN_AFTER, CALM_AFTER, Steps, Uncounted};

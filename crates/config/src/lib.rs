@@ -51,8 +51,8 @@ pub use presets::Preset;
 pub use reference::{bounds, reference};
 pub use requests::*;
 pub use router::{
-    ROUTER_CONNECTIONS_RANGE, ROUTER_DESTINATIONS_MAX, ROUTER_KNOWN_RANGE, RouterConfig,
-    RouterLimitConfig,
+    ROUTER_CONNECTIONS_RANGE, ROUTER_DESTINATIONS_MAX, ROUTER_KNOWN_RANGE, RouterAction,
+    RouterClassConfig, RouterConfig, RouterLimitConfig,
 };
 pub use schema::schema;
 pub use shape::Places;

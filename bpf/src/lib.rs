@@ -65,7 +65,7 @@ pub use removal::{InForce, Leftovers, Removal, Whose, leftovers, remove_all};
 pub use requests::{BucketParams, RequestReason, RuleCount};
 pub use router::{ROUTER_SWEEPS, Router, RouterLimited, RouterLosses, RouterObjects, RouterTimes};
 #[doc(hidden)]
-pub use router::{RouterHooks, RouterLimits};
+pub use router::{RouterHooks, RouterLimits, RouterOutcome};
 pub use switch::release;
 pub use tables::TableLosses;
 /// The types that plans and limits are made of.

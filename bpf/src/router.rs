@@ -5,6 +5,7 @@
 //! left behind, whatever happens to the daemon. Its programs are at tcx (Linux 6.6 and newer), behind
 //! ours and before those of others.
 
+mod actions;
 mod limits;
 mod numbers;
 
@@ -22,10 +23,11 @@ use crate::syscall::{self, Order, Side};
 use crate::{Error, Interface, lately, namespace};
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
 use tidegate_config::RouterConfig;
 use tidegate_model::remote::Scope;
 use tidegate_policy::{LatelyLine, LatelyTurn};
@@ -37,6 +39,8 @@ pub const ROUTER_SWEEPS: u32 = 32;
 /// What the programs say of a packet: others shall evaluate it, or (a SYN beyond a limit) it is dropped.
 const TCX_NEXT: i32 = -1;
 const TCX_DROP: i32 = 2;
+/// Or it became a reply, which leaves by the interface that it came by.
+const TCX_REDIRECT: i32 = 7;
 const SIDES: [Side; 2] = [Side::Ingress, Side::Egress];
 
 /// The compiled programs. Those of the build by default; tests bring those of other compilers.
@@ -75,9 +79,9 @@ pub struct Router {
     config: RouterConfig,
     settings: Settings,
     sweep: OwnedFd,
-    /// Those that are loaded, for links with (0) and without (1) Ethernet headers: an interface that comes
-    /// back is attached again without the privileges to load.
-    programs: [Option<[OwnedFd; 2]>; 2],
+    /// Those that are loaded, by [`Kind`]: an interface that comes back is attached again without the privileges to
+    /// load.
+    programs: BTreeMap<Kind, [OwnedFd; 2]>,
     tapped: Vec<Tapped>,
     counts: Mapped,
     times: Mapped,
@@ -85,8 +89,20 @@ pub struct Router {
     slice: u32,
     /// When each part was looked at last, and how many connections were in it.
     looked: Vec<(Nanos, u32)>,
-    /// Sources that no limit refuses, as the kernel has them.
-    exempt: BTreeSet<limits::ExemptKey>,
+    /// Sources that no limit refuses, and the classes of others, as the kernel has them.
+    exempt: BTreeSet<limits::PrefixKey>,
+    classes: BTreeMap<limits::PrefixKey, u32>,
+    /// Who has which filter.
+    filters: Mutex<Vec<actions::Held>>,
+}
+
+/// What programs of interfaces differ in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    /// There is no Ethernet header.
+    plain: bool,
+    /// A DSCP may choose the class of a client.
+    trusts_dscp: bool,
 }
 
 impl Router {
@@ -156,7 +172,8 @@ impl Router {
         let counts = Mapped::new(maps.get(COUNTS)?, COUNTS)?;
         let times = Mapped::new(maps.get(TIMES)?, TIMES)?;
         let looked = vec![(Nanos::ZERO, 0); ROUTER_SWEEPS as usize];
-        let (programs, tapped, slice) = ([None, None], Vec::new(), 0);
+        let (programs, tapped, slice) = (BTreeMap::new(), Vec::new(), 0);
+        let filters = Mutex::new(vec![None; actions::filters(config.limit.as_ref())]);
         let config = config.clone();
         let mut router = Self {
             objects,
@@ -171,6 +188,8 @@ impl Router {
             slice,
             looked,
             exempt: BTreeSet::new(),
+            classes: BTreeMap::new(),
+            filters,
         };
         router.write_scopes()?;
         Ok(router)
@@ -186,9 +205,10 @@ impl Router {
         // A note of a handshake, and one of a SYN.
         let notes = abi::ROUTER_NOTES * (24 + 8);
         let of = |size: u32, bytes: usize| u64::from(size) * bytes as u64;
+        let filters = actions::filters(config.limit.as_ref()) * size_of::<abi::RouterFilter>();
         of(config.connections, abi::ROUTER_FLOW_BYTES)
             + of(config.destinations_max, known + place)
-            + notes as u64
+            + (notes + filters) as u64
     }
 
     /// What it measures.
@@ -203,6 +223,7 @@ impl Router {
         config.connections == self.config.connections
             && config.destinations_max == self.config.destinations_max
             && config.sample == self.config.sample
+            && actions::filters(config.limit.as_ref()) <= self.has_filters()
     }
 
     /// Looks for destinations elsewhere from now on; those that are known stay. Sizes stay as they were.
@@ -263,12 +284,12 @@ impl Router {
         dataplane: Option<&Dataplane>,
     ) -> Result<[OwnedFd; 2], Error> {
         let device = namespace::of(interface, || namespace::device(interface))?;
-        let kind = usize::from(device.plain);
-        let programs = match self.programs[kind].take() {
+        let kind = Kind { plain: device.plain, trusts_dscp: interface.config.trust_dscp };
+        let programs = match self.programs.remove(&kind) {
             Some(programs) => programs,
-            None => self.both(device.plain)?,
+            None => self.both(kind)?,
         };
-        let programs = self.programs[kind].insert(programs);
+        let programs = self.programs.entry(kind).or_insert(programs);
         let ours = SIDES
             .map(|side| dataplane.and_then(|dataplane| dataplane.last_at_tcx(interface, side)));
         namespace::of(interface, || {
@@ -285,14 +306,14 @@ impl Router {
         })
     }
 
-    fn both(&self, plain: bool) -> Result<[OwnedFd; 2], Error> {
-        Ok([self.program(Side::Ingress, plain, true)?, self.program(Side::Egress, plain, true)?])
+    fn both(&self, kind: Kind) -> Result<[OwnedFd; 2], Error> {
+        Ok([self.program(Side::Ingress, kind, true)?, self.program(Side::Egress, kind, true)?])
     }
 
-    /// The program of a side, for links with or without Ethernet headers; for tcx, or for any kernel.
-    fn program(&self, side: Side, plain: bool, tcx: bool) -> Result<OwnedFd, Error> {
-        let link = if plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET };
-        let settings = Settings { link, ..self.settings };
+    /// The program of a side, for tcx, or for any kernel.
+    fn program(&self, side: Side, kind: Kind, tcx: bool) -> Result<OwnedFd, Error> {
+        let link = if kind.plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET };
+        let settings = Settings { link, trust_dscp: kind.trusts_dscp.into(), ..self.settings };
         let (object, bytes, kind) = match side {
             Side::Ingress => ("router_in", &self.objects.ingress, ProgramAttachType::TcxIngress),
             Side::Egress => ("router_out", &self.objects.egress, ProgramAttachType::TcxEgress),
@@ -351,7 +372,20 @@ impl Router {
     /// When one cannot be loaded.
     #[doc(hidden)]
     pub fn hooks(&self) -> Result<RouterHooks, Error> {
-        let program = |side| self.program(side, false, false);
+        self.hooks_of(Kind::default())
+    }
+
+    /// The same of an interface whose DSCP is trusted.
+    ///
+    /// # Errors
+    /// When one cannot be loaded.
+    #[doc(hidden)]
+    pub fn trusting_hooks(&self) -> Result<RouterHooks, Error> {
+        self.hooks_of(Kind { trusts_dscp: true, ..Kind::default() })
+    }
+
+    fn hooks_of(&self, kind: Kind) -> Result<RouterHooks, Error> {
+        let program = |side| self.program(side, kind, false);
         Ok(RouterHooks([program(Side::Ingress)?, program(Side::Egress)?]))
     }
 
@@ -361,7 +395,8 @@ impl Router {
     /// When one cannot be loaded.
     #[doc(hidden)]
     pub fn budgets(&self) -> Result<[(&'static str, u32); 3], Error> {
-        let of = |side| objects::verified_insns(&self.program(side, false, false)?);
+        let kind = Kind { trusts_dscp: true, ..Kind::default() };
+        let of = |side| objects::verified_insns(&self.program(side, kind, false)?);
         Ok([
             ("router_in", of(Side::Ingress)?),
             ("router_out", of(Side::Egress)?),
@@ -405,15 +440,40 @@ impl RouterHooks {
     /// # Errors
     /// When it cannot be run, or something else became of the packet.
     pub fn passes(&self, egress: bool, frame: &[u8]) -> Result<bool, Error> {
+        match self.becomes(egress, frame)? {
+            RouterOutcome::Passes => Ok(true),
+            RouterOutcome::Dropped => Ok(false),
+            RouterOutcome::Reply(_) => Err(failed_run(io::Error::other("a reply was sent"))),
+        }
+    }
+
+    /// What becomes of a packet.
+    ///
+    /// # Errors
+    /// When it cannot be run, or what becomes of it is none of these.
+    pub fn becomes(&self, egress: bool, frame: &[u8]) -> Result<RouterOutcome, Error> {
         let program = &self.0[usize::from(egress)];
         let mut run = syscall::TestRun { data: frame, context: &mut [], repeat: 1 };
         let output = syscall::test_run(program.as_fd(), &mut run).map_err(failed_run)?;
         match output.returned.cast_signed() {
-            TCX_NEXT if output.data == frame => Ok(true),
-            TCX_DROP => Ok(false),
+            TCX_NEXT if output.data == frame => Ok(RouterOutcome::Passes),
+            TCX_DROP => Ok(RouterOutcome::Dropped),
+            TCX_REDIRECT => Ok(RouterOutcome::Reply(output.data)),
             other => Err(failed_run(io::Error::other(format!("the verdict {other}")))),
         }
     }
+}
+
+/// What became of a packet of a test.
+#[doc(hidden)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouterOutcome {
+    /// It goes on as it was.
+    Passes,
+    /// It is gone.
+    Dropped,
+    /// It became this one.
+    Reply(Vec<u8>),
 }
 
 impl Tapped {
@@ -433,7 +493,7 @@ const LOSSES: &str = "tg_router_losses";
 const TAKEN: &str = "tg_router_taken";
 
 /// Sizes of the values, which the other side of the ABI has to have.
-const SIZES: [(&str, usize); 10] = [
+const SIZES: [(&str, usize); 13] = [
     (SCOPES, size_of::<RouterScopes>()),
     (COUNTS, size_of::<abi::RouterDestination>()),
     (TIMES, size_of::<abi::RouterTimes>()),
@@ -442,6 +502,9 @@ const SIZES: [(&str, usize); 10] = [
     (limits::BUCKETS, size_of::<abi::RouterBucket>()),
     (limits::CONTROL, size_of::<abi::RouterControl>()),
     (limits::SWITCH, size_of::<abi::Control>()),
+    (actions::ACTIONS, size_of::<abi::RouterActions>()),
+    (actions::FILTERS, size_of::<abi::RouterFilter>()),
+    (actions::ROWS, size_of::<abi::AbacusExactParams>()),
     (lately::LINES, size_of::<LatelyLine>()),
     (lately::TURN, size_of::<LatelyTurn>()),
 ];
@@ -451,6 +514,7 @@ fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, E
     let failed = |source| Error::Load { object: "maps of the router".into(), source };
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(&objects.ingress).map_err(failed)?;
+    let filters = actions::filters(config.limit.as_ref()) as u32;
     for mut map in open.maps_mut() {
         let entries = match map.name().to_str() {
             Some("tg_router_flows") => config.connections / abi::ROUTER_WAYS as u32,
@@ -459,6 +523,8 @@ fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, E
             ) => config.destinations_max,
             // Those of the dataplane take their place.
             Some(lately::LINES) => LatelyTurn::SLICES,
+            Some(actions::FILTERS) => filters.max(1),
+            Some(actions::ROWS) => (abi::ROUTER_FILTER_ROWS as u32) * filters.max(1),
             _ => continue,
         };
         map.set_max_entries(entries).map_err(failed)?;

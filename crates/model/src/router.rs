@@ -93,9 +93,16 @@ pub struct CrowdState {
     /// SYNs that its limits refused since it began.
     #[serde(default)]
     pub refused: u64,
+    /// Of those that this process refused, those that were replied to with a RST.
+    #[serde(default)]
+    pub reset: u64,
     /// SYNs beyond its limits that passed: in shadow, or as the lease ended.
     #[serde(default)]
     pub would_refuse: u64,
+    /// Whether its limit has an Abacus filter; without one clients with the action `abacus` are dropped. `None`: it has
+    /// no limit, or no class has that action.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abacus: Option<bool>,
     /// What part of the limit of several routers its limit is; `None`: it is not divided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<PartState>,
@@ -128,6 +135,9 @@ pub struct DestinationCounts {
     /// SYNs that a limit refused, copies of them included.
     #[serde(default)]
     pub refused: u64,
+    /// Of these, those that were replied to with a RST.
+    #[serde(default)]
+    pub reset: u64,
     /// SYNs that it would have refused: in shadow, or as the lease ended.
     #[serde(default)]
     pub would_refuse: u64,
@@ -171,6 +181,7 @@ impl DestinationCounts {
             again_bytes: of(self.again_bytes, other.again_bytes),
             delivered_bytes: of(self.delivered_bytes, other.delivered_bytes),
             refused: of(self.refused, other.refused),
+            reset: of(self.reset, other.reset),
             would_refuse: of(self.would_refuse, other.would_refuse),
         }
     }

@@ -68,7 +68,7 @@ pub fn router_lines(snapshot: &Snapshot) -> String {
 
 /// What its limit does, or why it has none.
 fn limit_line(crowd: &CrowdState, mode: Option<Mode>) -> String {
-    let CrowdState { limit, unlimited, refused, would_refuse, .. } = crowd;
+    let CrowdState { limit, unlimited, refused, reset, would_refuse, .. } = crowd;
     let Some(rate) = limit else {
         return match unlimited.as_str() {
             "" => String::new(),
@@ -76,16 +76,28 @@ fn limit_line(crowd: &CrowdState, mode: Option<Mode>) -> String {
         };
     };
     let part = crowd.part.map(part_text).unwrap_or_default();
-    match mode {
+    let reset = match reset {
+        0 => String::new(),
+        n => format!(" ({n} with a RST)"),
+    };
+    let mut text = match mode {
         Some(Mode::Enforce) => {
-            format!("    limited to {rate:.1} new connections/s, {refused} SYNs refused{part}\n")
+            format!(
+                "    limited to {rate:.1} new connections/s, {refused} SYNs refused{reset}{part}\n"
+            )
         }
         _ => {
             format!(
                 "    shadow: limit of {rate:.1} new connections/s, {would_refuse} SYNs would be refused{part}\n"
             )
         }
+    };
+    if crowd.abacus == Some(false) {
+        text.push_str(
+            "    all Abacus filters are taken: clients with the action abacus are dropped\n",
+        );
     }
+    text
 }
 
 /// Its part of what several routers divide.

@@ -100,6 +100,13 @@ pub(crate) const METRICS: &[Metric] = &[
             })
         },
     ),
+    counter(
+        "router_reset",
+        "syns",
+        "Of the refused SYNs to a destination, those that were replied to with a RST.",
+        &["destination"],
+        |s, out| of_each(s, |d| out(&[&d.address], d.counts.reset.into())),
+    ),
     gauge(
         "router_limit_rate",
         "per_second",

@@ -518,7 +518,9 @@ fn crowd() -> CrowdState {
         limit: Some(48.25),
         unlimited: String::new(),
         refused: 900,
+        reset: 120,
         would_refuse: 31,
+        abacus: Some(false),
         part: Some(PartState { routers: 2, whole: 80.5, share: 0.6 }),
     }
 }
@@ -536,6 +538,7 @@ pub(crate) fn router() -> RouterState {
         again_bytes: 90_000,
         delivered_bytes: 8_900_000,
         refused: 913,
+        reset: 120,
         would_refuse: 31,
     };
     let figures = DestinationFigures {

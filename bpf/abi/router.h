@@ -134,6 +134,17 @@ struct tg_router_prefix {
 	__u8 addr[16];
 };
 
+/*
+ * How an exchange begins: of one in so many at a destination whose requests are looked at
+ * (router/asked.h). User space reads what the packet shows.
+ */
+#define TG_ROUTER_ASKED_BYTES 512
+struct tg_router_asked {
+	__u32 place;		/* of the destination */
+	__u32 bytes;		/* of the first segment that are here */
+	__u8 payload[TG_ROUTER_ASKED_BYTES];
+};
+
 /* What could not be measured, by why. */
 enum tg_router_loss {
 	TG_ROUTER_FULL = 0,	/* no room for a connection */

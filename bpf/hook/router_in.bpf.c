@@ -5,6 +5,7 @@
  */
 #include "../packet/tc.h"
 #include "../reply/frame.h"
+#include "../router/asked.h"
 #include "../router/table.h"
 
 /* Replies with a RST; what becomes of the SYN. Not static: the verifier looks at it once. */
@@ -37,6 +38,9 @@ int tg_router_in(struct __sk_buff *skb)
 		return TG_TC_NEXT;
 	case TG_ROUTER_RESET:
 		return tg_router_reset(skb, &p, place);
+	case TG_ROUTER_ASKED:
+		tg_router_tell(skb, &p, place);
+		return TG_TC_NEXT;
 	default:
 		return TG_TC_SHOT;
 	}

@@ -112,6 +112,19 @@ struct {
 	__type(value, __u64);
 } tg_router_overdue SEC(".maps");
 
+/* By place: of one exchange in so many it is told how it begins; 0: of none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} tg_router_looks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 131072);
+} tg_router_requests SEC(".maps");
+
 /* By place, both: the limit, and what is used of it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -335,7 +335,7 @@ static __always_inline int tg_router_proves(__u64 fingerprint,
 	return 1;
 }
 
-/* A packet that comes from the clients; `place` as for a SYN. */
+/* A packet that comes from the clients; `place`: of its destination, but where it only passes. */
 static __always_inline enum tg_router_verdict
 tg_router_ingress(const struct tg_packet *p, __u32 ifindex, __u32 *place)
 {
@@ -351,9 +351,14 @@ tg_router_ingress(const struct tg_packet *p, __u32 ifindex, __u32 *place)
 	    (!tg_router_proves(fingerprint, p) ||
 	     !tg_router_open(&way, fingerprint, p, now_ns)))
 		return TG_ROUTER_PASS;
-	if (tg_router_client(way.flow, p, now_ns))
+	if (tg_router_client(way.flow, p, now_ns)) {
 		tg_router_over(&way, fingerprint, now_ns);
-	return TG_ROUTER_PASS;
+		return TG_ROUTER_PASS;
+	}
+	if (!p->payload || way.flow->began_ns != now_ns)
+		return TG_ROUTER_PASS;
+	*place = way.flow->place;
+	return TG_ROUTER_ASKED;
 }
 
 /* A packet that goes to the clients. */

@@ -6,9 +6,11 @@
 //! ours and before those of others.
 
 mod actions;
+mod asked;
 mod limits;
 mod numbers;
 
+pub use asked::RouterRequest;
 pub use limits::RouterLimits;
 pub use numbers::{RouterLimited, RouterLosses, RouterTimes};
 
@@ -200,7 +202,7 @@ impl Router {
     pub fn memory(config: &RouterConfig) -> u64 {
         let limit = size_of::<abi::RouterLimit>() + size_of::<abi::RouterBucket>();
         let measured = size_of::<abi::RouterDestination>() + size_of::<abi::RouterTimes>();
-        let known = measured + limit + size_of::<u64>();
+        let known = measured + limit + size_of::<u64>() + size_of::<u32>();
         let place = size_of::<abi::RouterKey>() + size_of::<u32>() + HASH_BYTES;
         // A note of a handshake, and one of a SYN.
         let notes = abi::ROUTER_NOTES * (24 + 8);
@@ -519,7 +521,13 @@ fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, E
         let entries = match map.name().to_str() {
             Some("tg_router_flows") => config.connections / abi::ROUTER_WAYS as u32,
             Some(
-                "tg_router_places" | COUNTS | TIMES | OVERDUE | limits::LIMITS | limits::BUCKETS,
+                "tg_router_places"
+                | COUNTS
+                | TIMES
+                | OVERDUE
+                | asked::LOOKS
+                | limits::LIMITS
+                | limits::BUCKETS,
             ) => config.destinations_max,
             // Those of the dataplane take their place.
             Some(lately::LINES) => LatelyTurn::SLICES,

@@ -103,9 +103,24 @@ pub struct CrowdState {
     /// no limit, or no class has that action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub abacus: Option<bool>,
+    /// What it asks for, the most wanted first, if that is looked at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hot_spots: Vec<HotSpotState>,
     /// What part of the limit of several routers its limit is; `None`: it is not divided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<PartState>,
+}
+
+/// A host, or a path of it, that many requests of a flash crowd are for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HotSpotState {
+    /// The host, such as `shop.example`; empty if the request names none.
+    pub host: String,
+    /// The path, such as `/live`; empty for all of the host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// Share of the requests that were looked at lately, at least.
+    pub share: f64,
 }
 
 /// What was counted of a destination.

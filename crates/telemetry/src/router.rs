@@ -4,7 +4,7 @@
 use crate::table::{plain, render_rows};
 use std::fmt::Write as _;
 use tidegate_model::Mode;
-use tidegate_model::router::{CrowdState, DestinationState, RouterState};
+use tidegate_model::router::{CrowdState, DestinationState, HotSpotState, RouterState};
 use tidegate_model::sharing::{PartState, SharingState};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_units::Nanos;
@@ -54,6 +54,7 @@ pub fn router_lines(snapshot: &Snapshot) -> String {
     for crowd in state.crowds.iter().take(CROWDS_MAX) {
         let _ = writeln!(text, "  {}", crowd_line(crowd));
         text.push_str(&limit_line(crowd, state.limit_mode));
+        text.push_str(&hot_line(&crowd.hot_spots));
     }
     if let Some(more @ 1..) = state.crowds.len().checked_sub(CROWDS_MAX) {
         let _ = writeln!(text, "  and flash crowds at {more} more destinations");
@@ -98,6 +99,17 @@ fn limit_line(crowd: &CrowdState, mode: Option<Mode>) -> String {
         );
     }
     text
+}
+
+/// What it asks for.
+fn hot_line(hot_spots: &[HotSpotState]) -> String {
+    let of = |HotSpotState { host, path, share }: &HotSpotState| {
+        format!("{}{} {:.0} %", plain(host), plain(path), share * 100.0)
+    };
+    match hot_spots {
+        [] => String::new(),
+        all => format!("    asks for {}\n", all.iter().map(of).collect::<Vec<_>>().join(", ")),
+    }
 }
 
 /// Its part of what several routers divide.

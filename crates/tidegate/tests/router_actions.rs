@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A flash crowd at a server behind a router that refuses by class: some clients get a RST, some nothing, and those of no
-//! class what Abacus says (needs root). The topology: common/routed.rs.
+//! class what Abacus says; and what it asks for (needs root). The topology: common/routed.rs.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
@@ -13,7 +13,7 @@ use common::{ip, wait_for};
 /// Addresses of the classes.
 const SHOP: &str = "10.83.0.70";
 const CRAWLER: &str = "10.83.0.90";
-const LIMIT: &str = ", limit: {mode: enforce, action: abacus, classes: [\
+const LIMIT: &str = ", hot_spots: true, limit: {mode: enforce, action: abacus, classes: [\
     {name: shops, sources: [10.83.0.64/28], action: reset}, \
     {name: crawlers, sources: [10.83.0.80/28], action: drop}]}";
 
@@ -57,6 +57,10 @@ fn clients_are_refused_by_their_class() {
     wait_for("a server at its work", || (scene.goodput(HOT) > 25.0).then_some(()));
     each_class_is_refused_in_its_way(&scene);
     it_is_explained(&scene);
+    // All of them ask for the same.
+    scene.shows("    asks for shop.example ");
+    scene.shows(", shop.example/live ");
+    assert!(scene.metric(&format!("hot_spot_share_ratio{{destination=\"{HOT}\"}}")) > 0.5);
     scene.shows(" with a RST)");
     // Of the crowd, which is of no class, Abacus resets some and drops some.
     let of_crowd = |of: &str| scene.metric(&format!("{of}{{destination=\"{HOT}\"}}"));

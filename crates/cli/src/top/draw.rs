@@ -334,6 +334,7 @@ mod tests {
                 reset: 0,
                 would_refuse: 0,
                 abacus: None,
+                hot_spots: Vec::new(),
                 part: None,
             }],
             limit_mode: Some(Mode::Enforce),

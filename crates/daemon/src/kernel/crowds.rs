@@ -448,11 +448,18 @@ impl FlashCrowds {
                 reset: one.counts.reset.saturating_sub(alarm.before.reset),
                 would_refuse,
                 abacus: one.limited.filter(),
+                hot_spots: Vec::new(),
                 part: limit.and_then(|_| self.sharing.part(*place as u64)),
             };
             Some((*place, state))
         };
         self.watched.iter().filter_map(of).collect()
+    }
+
+    /// The places of destinations with a crowd.
+    pub(super) fn crowded(&self) -> BTreeSet<usize> {
+        let crowded = self.watched.iter().filter(|(_, one)| one.alarm.is_some());
+        crowded.map(|(place, _)| *place).collect()
     }
 
     /// Destinations that have a limit.

@@ -2,6 +2,7 @@
 //! A router's measurement and limits as the daemon keeps them: sweeps with the heartbeats, figures once an interval, and
 //! links that are made again. It is no part of what protects: whatever fails here is told, and all else goes on.
 
+use super::asked::Asked;
 use super::crowds::FlashCrowds;
 use super::limiting::LimitIntent;
 use crate::state::KeptCrowd;
@@ -13,7 +14,7 @@ use tidegate_config::{Config, Replies, RouterConfig};
 use tidegate_model::Mode;
 use tidegate_model::record::What;
 use tidegate_model::router::{
-    DestinationCounts, DestinationFigures, DestinationState, RouterState,
+    CrowdState, DestinationCounts, DestinationFigures, DestinationState, RouterState,
 };
 use tidegate_model::sharing::{DestinationReport, RouterReports};
 use tidegate_model::snapshot::ReasonCount;
@@ -47,6 +48,8 @@ pub(super) struct Measured {
     before: Option<(Nanos, Vec<DestinationCounts>)>,
     times: BTreeMap<usize, RouterTimes>,
     crowds: FlashCrowds,
+    /// What they ask for.
+    asked: Asked,
     /// What is wanted of limits.
     intent: LimitIntent,
     /// Whom no limit refuses, and why the kernel does not know.
@@ -86,6 +89,7 @@ impl Measured {
             Err(error) => measured.unattached = vec![error.to_string()],
         }
         measured.crowds.share_with(&others(config));
+        measured.asked.want(section.hot_spots);
         measured.exempt();
         measured.refuse();
         measured.attach(dataplane);
@@ -133,6 +137,7 @@ impl Measured {
         }
         (self.intent, self.sources) = (LimitIntent::of(config), config.exempt.sources.clone());
         self.replies = config.replies.clone();
+        self.asked.want(section.hot_spots);
         self.crowds.share_with(&others(config));
         self.exempt();
         self.refuse();
@@ -206,7 +211,8 @@ impl Measured {
         let intended = self.crowds.intend(router, &self.intent, now);
         let swept = router.sweep().and_then(|_| self.crowds.swept(router, now, sample));
         let awaited = look_for_crowds(router, &mut self.crowds, now);
-        let swept = swept.and(intended).and(awaited);
+        let asked = self.asked.tick(router, &self.crowds.crowded(), now);
+        let swept = swept.and(intended).and(awaited).and(asked);
         // What is shown does not stand still where a sweep fails.
         let looked = if due { self.look(now) } else { Ok(()) };
         self.failed = swept.and(looked).err().map(|error| error.to_string());
@@ -238,7 +244,11 @@ impl Measured {
         self.limited.extend(self.crowds.limited().map(|destination| (destination, now)));
         self.limited.retain(|_, then| now.since(*then) <= REFUSED_KNOWN_FOR);
         if let Some(state) = &mut self.state {
-            state.crowds = self.crowds.now(now).into_values().collect();
+            let crowds = self.crowds.now(now).into_iter().map(|(place, crowd)| {
+                let hot_spots = self.asked.hot_spots(place);
+                CrowdState { hot_spots, ..crowd }
+            });
+            state.crowds = crowds.collect();
             state.crowds_total = self.crowds.began();
             state.crowds_time = self.crowds.lasted();
             (state.limits_time, state.limits_allowed) = self.crowds.limits();

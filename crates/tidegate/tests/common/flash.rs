@@ -39,7 +39,7 @@ def come():
     began = time.monotonic()
     try:
         c = socket.create_connection((host, int(port)), timeout=4)
-        c.sendall(b'q' * 100)
+        c.sendall(b'GET /live HTTP/1.1\r\nHost: shop.example\r\nX: ' + b'x' * 53 + b'\r\n\r\n')
         while c.recv(65536): pass
         c.close()
         if time.monotonic() - began < 2: good.write(b'.')

@@ -33,7 +33,7 @@ const CONVENTIONS: Conventions = Conventions {
         ("TG_REFUSE_", IntKind::U8),
         ("TG_GAUGES_EACH", IntKind::U8),
         ("TG_IMPORT_ASKS_", IntKind::U8),
-        ("TG_ROUTER_EXEMPT_BITS", IntKind::U32),
+        ("TG_ROUTER_PREFIX_BITS", IntKind::U32),
         ("TG_RULE_TLS", IntKind::U8),
         ("TG_RULE_CLOSE", IntKind::U8),
     ],
@@ -95,10 +95,10 @@ fn generate(root: &Path, file: &Path) -> Result<(), String> {
             "tg_(chain|bucket_copy|policy_stats|cohort|senders|request_chain|state|request_state)",
         )
         .allowlist_type("tg_(bucket|bucket_params|event|verdict)|bpf_spin_lock|xdp_md")
-        .allowlist_type("tg_(durations|crowd_limit|crowd_bucket)")
+        .allowlist_type("tg_(durations|crowd_limit|crowd_bucket|crowd_filter|abacus_exact_params)")
         .allowlist_recursively(false)
         .blocklist_type("tg_.*__bindgen_ty_.*")
-        .opaque_type("tg_(params|policy_stats|state|request_state|limits_row)")
+        .opaque_type("tg_(params|policy_stats|state|request_state|limits_row|crowd_filter)")
         .generate_comments(false)
         .generate()
         .map_err(|error| format!("bpf/abi to Rust: {error}"))?;

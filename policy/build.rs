@@ -111,13 +111,13 @@ fn generate(file: &Path) {
         .allowlist_type("tg_(tsw|durations|hot_(entry|list|aged_params))")
         .allowlist_type("tg_lately_(turn|line)")
         .allowlist_type("tg_datagram_(limit|chain)")
-        .allowlist_type("tg_crowd_(rule|limit|bucket|params|state)")
+        .allowlist_type("tg_crowd_(rule|action|limit|bucket|params|state|filter)")
         .allowlist_type("tg_(congestion(_sign|_params)?|link_tick|offered)")
         .allowlist_type("tg_(pushback_(error|params|state)|tailor(_params|_part)?)")
         .allowlist_var("TG_.*")
         .allowlist_recursively(false)
         .blocklist_type("tg_.*__bindgen_ty_.*")
-        .opaque_type("tg_policy_(params|stats)|tg_(request_)?state")
+        .opaque_type("tg_policy_(params|stats)|tg_(request_)?state|tg_crowd_filter")
         .generate()
         .expect("the headers compile");
     bindings.write_to_file(file).expect("OUT_DIR is writable");

@@ -11,6 +11,7 @@
 #define TG_ROUTER_ABI_H
 
 #include "tidegate.h"
+#include "../../policy/chain/refusal.h"
 #include "../../policy/router/crowd.h"
 #include "../../policy/router/durations.h"
 
@@ -52,8 +53,9 @@ struct tg_router_counts {
 	__u64 again;		/* bytes that were sent before */
 	__u64 delivered;	/* bytes that clients acknowledged */
 	__u64 tokens;		/* SYNs that took one of a limit */
-	__u64 refused;		/* SYNs without one: dropped, */
+	__u64 refused;		/* SYNs without one: refused, */
 	__u64 refused_first;	/* of these first attempts; */
+	__u64 reset;		/* of these replied to with a RST; */
 	__u64 would_refuse;	/* and passed, in shadow or as the lease ends */
 };
 
@@ -75,7 +77,7 @@ struct tg_router_times {
  */
 struct tg_router_limit {
 	struct bpf_spin_lock lock;
-	__u32 pad;
+	__u32 filter;		/* 1 + the row of its parameters; 0: it has none */
 	__u64 identity;		/* by which it is known who was refused */
 	struct tg_crowd_limit limit;	/* its key: 1 + the place */
 };
@@ -84,6 +86,29 @@ struct tg_router_bucket {
 	struct bpf_spin_lock lock;
 	__u32 pad;
 	struct tg_crowd_bucket bucket;
+};
+
+/*
+ * Filters for Abacus (policy/chain/refusal.h), of destinations that have a limit. A filter
+ * has two rows of parameters: one is in force, the other one is written, and then the limit
+ * names that.
+ */
+#define TG_ROUTER_FILTERS 16
+#define TG_ROUTER_FILTER_ROWS 2	/* of each */
+
+struct tg_router_filter {
+	struct bpf_spin_lock lock;
+	__u32 pad;
+	struct tg_crowd_filter filter;
+};
+
+/* How clients are refused, by class; one entry. 0 is the class of what no class names. */
+struct tg_router_actions {
+	struct tg_bucket_params replies;	/* per CPU, those of services included */
+	__u32 flags;			/* TG_SERVICE_PREFIXES, TG_SERVICE_DSCP */
+	__u32 pad;
+	__u8 action[TG_CLASSES_MAX];	/* enum tg_crowd_action */
+	__u8 dscp[TG_DSCP_MAX];		/* class of a DSCP; 0: none */
 };
 
 enum tg_router_mode {
@@ -99,13 +124,25 @@ struct tg_router_control {
 	__u32 pad;
 };
 
-/* Sources that no limit refuses; longest prefix. */
-#define TG_ROUTER_EXEMPT_BITS 32	/* before the address */
+/* Sources that no limit refuses, and those of classes; longest prefix. */
+#define TG_ROUTER_PREFIX_BITS 32	/* before the address */
 #define TG_ROUTER_EXEMPT_MAX 8192
-struct tg_router_exempt {
+#define TG_ROUTER_CLASSES_MAX 16384
+struct tg_router_prefix {
 	__u32 bits;
 	__u32 pad;
 	__u8 addr[16];
+};
+
+/*
+ * How an exchange begins: of one in so many at a destination whose requests are looked at
+ * (router/asked.h). User space reads what the packet shows.
+ */
+#define TG_ROUTER_ASKED_BYTES 512
+struct tg_router_asked {
+	__u32 place;		/* of the destination */
+	__u32 bytes;		/* of the first segment that are here */
+	__u8 payload[TG_ROUTER_ASKED_BYTES];
 };
 
 /* What could not be measured, by why. */

@@ -11,6 +11,7 @@
 
 #include "base.h"
 #include "lately.h"
+#include "tokens.h"
 #include "../abi/request.h"
 
 struct {
@@ -131,17 +132,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tg_senders);
 } tg_senders SEC(".maps");
-
-/* Tokens for answers; per CPU. */
-#define TG_ANSWERS_ALL 0
-#define TG_ANSWERS_PROVED 1	/* beyond them, to proved sources */
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 2);
-	__type(key, __u32);
-	__type(value, struct tg_bucket);
-} tg_answers SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

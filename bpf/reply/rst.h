@@ -5,23 +5,15 @@
  * with the sequence number that it expects. One packet, never longer than what
  * it answers; never to a group or to an address that no host can have.
  *
- * Capped per CPU: a RST to an address that nobody has verified is what others could
- * use as a weapon. Beyond that cap a source that has completed a handshake lately is
- * answered from a second bucket of the CPU, which is larger. Of this no source takes
- * more than a share; and while SYNs are a flood of spoofed ones nobody is answered
- * from it: then a known address does not say who sent a SYN. docs/decisions/0014.
- * IP options, extension headers and payload are not echoed, VLAN tags stay.
+ * How many may be sent is in packet/tokens.h and allowance.h. IP options, extension headers and
+ * payload are not echoed, VLAN tags stay.
  */
 #ifndef TG_ANSWER_H
 #define TG_ANSWER_H
 
-#include "../packet/maps.h"
 #include "../packet/packet.h"
-#include "../track/source.h"
 
 #define TG_ANSWER_TTL 64
-/* A source takes one in so many of a CPU's answers beyond the cap; of all CPUs. */
-#define TG_ANSWER_SOURCE_SHARE 4
 
 /* First byte of an address, as sent. */
 static __always_inline __u8 tg_first(__be32 word)
@@ -68,59 +60,6 @@ static __always_inline int tg_answer_possible(const struct tg_packet *p,
 		return 0;
 	return p->ipv6 ? tg_answer_ipv6(p, ifindex) :
 			 tg_answer_ipv4(p, ifindex);
-}
-
-/* Takes one of this CPU's tokens for answers. */
-static __always_inline int tg_answer_token(const struct tg_bucket_params *cap,
-					   __u32 index, __u64 now_ns)
-{
-	struct tg_bucket *bucket = tg_at(&tg_answers, index);
-
-	if (!bucket || !cap->rate_milli)
-		return 0;
-	tg_bucket_refill(cap, bucket, now_ns);
-	return tg_bucket_take(cap, bucket, 0);
-}
-
-/*
- * Takes one of a source's own answers. They come one by one, and pile up for as
- * long as it takes to fill the CPU's bucket. Who loses a race gets none.
- */
-static __always_inline int tg_answer_share(const struct tg_bucket_params *cap,
-					   struct tg_source *source,
-					   __u64 now_ns)
-{
-	__u64 each_ns = TG_TOKEN / cap->rate_milli * TG_ANSWER_SOURCE_SHARE;
-	__u64 most_ns = cap->full_ns > each_ns ? cap->full_ns : each_ns;
-	__u64 used_ns = READ_ONCE(source->answered_ns), from_ns = used_ns;
-
-	if (tg_elapsed_ns(now_ns, used_ns) < each_ns)
-		return 0;
-	if (now_ns - used_ns > most_ns)
-		from_ns = now_ns - most_ns;
-	return __sync_val_compare_and_swap(&source->answered_ns, used_ns,
-					   from_ns + each_ns) == used_ns;
-}
-
-/*
- * 1: beyond the cap for all, this SYN's source may be answered, and takes what that
- * costs. Not static: the verifier looks at it once.
- */
-__noinline int tg_answer_proved(const struct tg_bucket_params *cap,
-				__u32 service, __u64 key, __u64 now_ns)
-{
-	const struct tg_senders *senders = tg_at(&tg_senders, service);
-	struct tg_source *source;
-	__u32 open = 0;
-
-	if (!cap || !cap->rate_milli || !senders || tg_senders_flood(senders))
-		return 0;
-	source = tg_source_at(tg_source_find(key, &open));
-	if (!source || !tg_source_proved(source, now_ns))
-		return 0;
-	/* first the source's: a spoofed one takes nothing from the others */
-	return tg_answer_share(cap, source, now_ns) &&
-	       tg_answer_token(cap, TG_ANSWERS_PROVED, now_ns);
 }
 
 static __always_inline __u32 tg_fold(__u32 sum)

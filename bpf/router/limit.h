@@ -11,7 +11,11 @@
  *	exempt source						passes
  *	the limit has a token					passes, and takes it
  *	shadow mode, lease relaxing				passes, counted
- *	else							refused, counted
+ *	else							refused, counted: with a RST
+ *								or silently (action.h)
+ *
+ * Where the destination has a filter (policy/chain/refusal.h) that is asked for the token,
+ * and how to refuse.
  *
  * Whatever look-up fails: it passes. Nothing else is ever refused, so a connection that
  * is open is not touched.
@@ -19,6 +23,7 @@
 #ifndef TG_ROUTER_LIMIT_H
 #define TG_ROUTER_LIMIT_H
 
+#include "action.h"
 #include "flow.h"
 #include "../packet/refused.h"
 
@@ -29,6 +34,24 @@ enum tg_router_attempt {
 	TG_ROUTER_FIRST = 0,
 	TG_ROUTER_AGAIN = 1,	/* a copy of one that was refused */
 	TG_ROUTER_ADMITTED = 2,	/* a copy of one that passed */
+};
+
+/* What becomes of a packet of a client's. */
+enum tg_router_verdict {
+	TG_ROUTER_PASS = 0,
+	TG_ROUTER_DROP = 1,
+	TG_ROUTER_RESET = 2,	/* a RST is the reply */
+	TG_ROUTER_ASKED = 3,	/* passes, and begins an exchange */
+};
+
+/* A SYN to a destination. */
+struct tg_router_syn {
+	const struct tg_packet *p;
+	struct tg_router_destination *d;
+	__u64 key;		/* the same for all copies */
+	__u32 place;		/* of the destination */
+	__u32 ifindex;
+	enum tg_router_attempt attempt;
 };
 
 static __always_inline struct tg_router_note *
@@ -52,11 +75,9 @@ static __always_inline int tg_router_replied(const struct tg_packet *p,
 
 static __always_inline int tg_router_is_exempt(const struct tg_packet *p)
 {
-	struct tg_router_exempt key = {
-		.bits = TG_ROUTER_EXEMPT_BITS + 8 * sizeof(key.addr),
-	};
+	struct tg_router_prefix key = {};
 
-	__builtin_memcpy(key.addr, p->src, sizeof(key.addr));
+	tg_router_prefix_of(&key, p);
 	return bpf_map_lookup_elem(&tg_router_exempt, &key) != 0;
 }
 
@@ -140,40 +161,76 @@ static __always_inline void tg_router_note_refused(
 			shadow);
 }
 
-/* A SYN to a destination: 1 if it is refused. */
-static __always_inline int tg_router_refuses(const struct tg_packet *p,
-					     struct tg_router_destination *d,
-					     __u32 place,
-					     enum tg_router_attempt attempt)
+/* The verdict of a filter. Not static: the verifier looks at it once. */
+__noinline int tg_router_filtered(__u32 row, __u32 action,
+				  const struct tg_event *e)
 {
-	struct tg_router_limit *l = tg_router_at(&tg_router_limits, place);
-	const struct tg_router_control *control;
-	struct tg_router_bucket *b;
+	const struct tg_abacus_exact_params *params =
+		tg_router_at(&tg_router_rows, row);
+	struct tg_router_filter *f =
+		tg_router_at(&tg_router_filters, row / TG_ROUTER_FILTER_ROWS);
+	struct tg_verdict v;
+
+	if (!params || !f || !e)
+		return TG_ADMIT;
+	bpf_spin_lock(&f->lock);
+	v = tg_crowd_filtered(params, &f->filter, action, e);
+	bpf_spin_unlock(&f->lock);
+	return v.kind;
+}
+
+/* What the limit says: enum tg_verdict_kind. */
+static __always_inline int tg_router_ask(const struct tg_router_syn *syn,
+					 struct tg_router_limit *l,
+					 struct tg_router_bucket *b,
+					 struct tg_event *e)
+{
+	__u32 row = READ_ONCE(l->filter), action = tg_router_action(syn->p);
+
+	if (row) {
+		e->key = syn->key;
+		return tg_router_filtered(row - 1, action, e);
+	}
+	e->key = (__u64)syn->place + 1;
+	return tg_router_token(l, b, e) ? TG_ADMIT : tg_crowd_refusal(action);
+}
+
+/* What becomes of a SYN to a destination. */
+static __always_inline enum tg_router_verdict
+tg_router_verdict(const struct tg_router_syn *syn)
+{
+	struct tg_router_limit *l =
+		tg_router_at(&tg_router_limits, syn->place);
+	struct tg_router_bucket *b =
+		tg_router_at(&tg_router_buckets, syn->place);
+	const struct tg_router_control *control =
+		tg_router_at(&tg_router_control, 0);
 	struct tg_event e = {};
 	__u32 strength;
-	int refused;
+	int kind, refused;
 
-	if (!l || !READ_ONCE(l->limit.bucket.rate_milli) ||
-	    attempt == TG_ROUTER_ADMITTED)
-		return 0;
-	control = tg_router_at(&tg_router_control, 0);
-	b = tg_router_at(&tg_router_buckets, place);
-	if (!control || !b || READ_ONCE(control->mode) == TG_ROUTER_OPEN)
-		return 0;
-	e.key = (__u64)place + 1;
+	if (!l || !b || !control || !READ_ONCE(l->limit.bucket.rate_milli) ||
+	    syn->attempt == TG_ROUTER_ADMITTED ||
+	    READ_ONCE(control->mode) == TG_ROUTER_OPEN)
+		return TG_ROUTER_PASS;
 	e.now_ns = bpf_ktime_get_ns();
-	e.priority = attempt == TG_ROUTER_AGAIN;
+	e.priority = syn->attempt == TG_ROUTER_AGAIN;
 	strength = tg_lease_strength(READ_ONCE(control->heartbeat_ns), e.now_ns);
-	if (tg_router_is_open(strength) || tg_router_replied(p, e.now_ns) ||
-	    tg_router_is_exempt(p))
-		return 0;
-	if (tg_router_token(l, b, &e)) {
-		tg_router_count(&d->counts.tokens, 1);
-		return 0;
+	if (tg_router_is_open(strength) || tg_router_replied(syn->p, e.now_ns) ||
+	    tg_router_is_exempt(syn->p))
+		return TG_ROUTER_PASS;
+	kind = tg_router_ask(syn, l, b, &e);
+	if (kind == TG_ADMIT) {
+		tg_router_count(&syn->d->counts.tokens, 1);
+		return TG_ROUTER_PASS;
 	}
-	refused = tg_router_lacks(control, d, attempt, strength);
-	tg_router_note_refused(p, l, !refused);
-	return refused;
+	refused = tg_router_lacks(control, syn->d, syn->attempt, strength);
+	tg_router_note_refused(syn->p, l, !refused);
+	if (!refused)
+		return TG_ROUTER_PASS;
+	return kind == TG_REJECT &&
+	       tg_router_may_reply(syn->p, syn->ifindex, e.now_ns) ?
+		       TG_ROUTER_RESET : TG_ROUTER_DROP;
 }
 
 #endif

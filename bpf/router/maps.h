@@ -2,7 +2,8 @@
 /*
  * The maps of a router's measurement and limits. The loader sizes them. Those that any
  * sender can fill are arrays: their size is fixed, and the loss of an entry is harmless.
- * The kill switch, and who was refused lately, are maps of the dataplane.
+ * The kill switch, tokens for replies, and who was refused lately, are maps of the
+ * dataplane.
  */
 #ifndef TG_ROUTER_MAPS_H
 #define TG_ROUTER_MAPS_H
@@ -111,6 +112,19 @@ struct {
 	__type(value, __u64);
 } tg_router_overdue SEC(".maps");
 
+/* By place: of one exchange in so many it is told how it begins; 0: of none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} tg_router_looks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 131072);
+} tg_router_requests SEC(".maps");
+
 /* By place, both: the limit, and what is used of it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -148,9 +162,40 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, 1);	/* BPF_F_NO_PREALLOC: the only way for tries */
 	__uint(max_entries, TG_ROUTER_EXEMPT_MAX);
-	__type(key, struct tg_router_exempt);
+	__type(key, struct tg_router_prefix);
 	__type(value, __u32);
 } tg_router_exempt SEC(".maps");
+
+/* The class of a source. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, 1);	/* BPF_F_NO_PREALLOC */
+	__uint(max_entries, TG_ROUTER_CLASSES_MAX);
+	__type(key, struct tg_router_prefix);
+	__type(value, __u32);
+} tg_router_classes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_router_actions);
+} tg_router_actions SEC(".maps");
+
+/* Filters, and their parameters by row. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tg_router_filter);
+} tg_router_filters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TG_ROUTER_FILTER_ROWS);
+	__type(key, __u32);
+	__type(value, struct tg_abacus_exact_params);
+} tg_router_rows SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

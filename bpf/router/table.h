@@ -245,38 +245,39 @@ static __always_inline void tg_router_forget_syn(const struct tg_packet *p,
 			0);
 }
 
-/* A SYN of a client's. 1: it is refused. */
-static __always_inline int tg_router_syn(const struct tg_packet *p)
+/* A SYN of a client's; `place`: of its destination, where that is known. */
+static __always_inline enum tg_router_verdict
+tg_router_syn(const struct tg_packet *p, __u32 ifindex, __u32 *place)
 {
-	__u64 hash = tg_hash_syn(p), last, word, next;
-	struct tg_router_destination *d;
-	enum tg_router_attempt attempt;
+	struct tg_router_syn syn = { .p = p, .ifindex = ifindex };
+	enum tg_router_verdict verdict;
 	struct tg_router_key key;
 	const __u32 *known;
-	__u64 *at;
-	int refused;
+	__u64 last, word, next, *at;
 
 	tg_router_key_of(&key, p->dst, p->dport);
 	if (!tg_router_wants(&key))
-		return 0;
+		return TG_ROUTER_PASS;
 	known = bpf_map_lookup_elem(&tg_router_places, &key);
-	d = known ? tg_router_at(&tg_router_counts, *known) : 0;
-	if (!d) {
+	syn.d = known ? tg_router_at(&tg_router_counts, *known) : 0;
+	if (!syn.d) {
 		tg_router_lose(TG_ROUTER_UNKNOWN);
-		return 0;
+		return TG_ROUTER_PASS;
 	}
-	at = tg_router_at(&tg_router_syns, hash >> 32 & TG_ROUTER_NOTE_MASK);
+	syn.place = *place = *known;
+	syn.key = tg_hash_syn(p);
+	at = tg_router_at(&tg_router_syns, syn.key >> 32 & TG_ROUTER_NOTE_MASK);
 	last = at ? READ_ONCE(*at) : 0;
-	word = (hash & ~TG_ROUTER_SYN_REFUSED) | TG_ROUTER_SYN_SET;
-	attempt = tg_router_attempt_of(last, word);
-	tg_router_count(attempt == TG_ROUTER_FIRST ? &d->counts.syns :
-						     &d->counts.repeated,
+	word = (syn.key & ~TG_ROUTER_SYN_REFUSED) | TG_ROUTER_SYN_SET;
+	syn.attempt = tg_router_attempt_of(last, word);
+	tg_router_count(syn.attempt == TG_ROUTER_FIRST ? &syn.d->counts.syns :
+							 &syn.d->counts.repeated,
 			1);
-	refused = tg_router_refuses(p, d, *known, attempt);
-	next = refused ? word | TG_ROUTER_SYN_REFUSED : word;
+	verdict = tg_router_verdict(&syn);
+	next = verdict == TG_ROUTER_PASS ? word : word | TG_ROUTER_SYN_REFUSED;
 	if (at && next != last)
 		WRITE_ONCE(*at, next);
-	return refused;
+	return verdict;
 }
 
 /* The SYN-ACK of a server's. */
@@ -334,23 +335,30 @@ static __always_inline int tg_router_proves(__u64 fingerprint,
 	return 1;
 }
 
-/* A packet that comes from the clients. 1: it is refused. */
-static __always_inline int tg_router_ingress(const struct tg_packet *p)
+/* A packet that comes from the clients; `place`: of its destination, but where it only passes. */
+static __always_inline enum tg_router_verdict
+tg_router_ingress(const struct tg_packet *p, __u32 ifindex, __u32 *place)
 {
 	__u64 fingerprint, now_ns;
 	struct tg_router_way way;
 
 	if (p->flags & TG_TCP_SYN)
-		return tg_is_syn(p) ? tg_router_syn(p) : 0;
+		return tg_is_syn(p) ? tg_router_syn(p, ifindex, place) :
+				      TG_ROUTER_PASS;
 	fingerprint = tg_hash_flow(p, 0);
 	now_ns = bpf_ktime_get_ns();
 	if (!tg_router_find(fingerprint, &way) &&
 	    (!tg_router_proves(fingerprint, p) ||
 	     !tg_router_open(&way, fingerprint, p, now_ns)))
-		return 0;
-	if (tg_router_client(way.flow, p, now_ns))
+		return TG_ROUTER_PASS;
+	if (tg_router_client(way.flow, p, now_ns)) {
 		tg_router_over(&way, fingerprint, now_ns);
-	return 0;
+		return TG_ROUTER_PASS;
+	}
+	if (!p->payload || way.flow->began_ns != now_ns)
+		return TG_ROUTER_PASS;
+	*place = way.flow->place;
+	return TG_ROUTER_ASKED;
 }
 
 /* A packet that goes to the clients. */

@@ -82,7 +82,8 @@ fn clear(maps: &Maps, slot: u8) -> Result<(), Error> {
     Ok(())
 }
 
-fn answers(per_second: u32) -> BucketParams {
+/// How many replies may be sent, of each CPU.
+pub(crate) fn answers(per_second: u32) -> BucketParams {
     if per_second == 0 {
         return BucketParams::default();
     }

@@ -68,9 +68,11 @@ pub use plan::{Interface, Plan, Settings, action_of, cpus, policy_of};
 pub use read::{Count, Passed, Sample};
 pub use removal::{InForce, Leftovers, Removal, Whose, leftovers, remove_all};
 pub use requests::{BucketParams, RequestReason, RuleCount};
-pub use router::{ROUTER_SWEEPS, Router, RouterLimited, RouterLosses, RouterObjects, RouterTimes};
+pub use router::{
+    ROUTER_SWEEPS, Router, RouterLimited, RouterLosses, RouterObjects, RouterRequest, RouterTimes,
+};
 #[doc(hidden)]
-pub use router::{RouterHooks, RouterLimits};
+pub use router::{RouterHooks, RouterLimits, RouterOutcome};
 pub use switch::release;
 pub use tables::TableLosses;
 /// The types that plans and limits are made of.

@@ -90,7 +90,7 @@ impl Marks {
     pub fn load_objects(bits: &InBandConfig, objects: MarkObjects) -> Result<Self, Error> {
         objects::quiet();
         let maps = create_maps(&objects)?;
-        let (taps, key) = (Taps::new("marks at tcx", true), objects::keys(crate::core::seed()?));
+        let (taps, key) = (Taps::new("marks at tcx", kind_of), objects::keys(crate::core::seed()?));
         Ok(Self { objects, maps, key, bits: bits.clone(), taps, told: Nanos::ZERO })
     }
 
@@ -162,7 +162,7 @@ impl Marks {
     /// When one cannot be loaded.
     #[doc(hidden)]
     pub fn hooks(&self, border: bool) -> Result<MarkHooks, Error> {
-        let kind = Kind { plain: false, border };
+        let kind = Kind { border, ..Kind::default() };
         let of = |side| program(&self.objects, (&self.maps, self.key), (side, kind), false);
         Ok(MarkHooks([of(Side::Ingress)?, of(Side::Egress)?]))
     }
@@ -177,6 +177,11 @@ impl Marks {
         let of = objects::verified_insns;
         Ok([("mark_in", of(&ingress)?), ("mark_out", of(&egress)?)])
     }
+}
+
+/// What its programs differ in.
+fn kind_of(interface: &Interface, plain: bool) -> Kind {
+    Kind { plain, border: interface.border != 0, ..Kind::default() }
 }
 
 /// The programs of both sides, for packets of tests.

@@ -5,9 +5,12 @@
 //! left behind, whatever happens to the daemon. Its programs are at tcx (Linux 6.6 and newer), behind
 //! ours and before those of others.
 
+mod actions;
+mod asked;
 mod limits;
 mod numbers;
 
+pub use asked::RouterRequest;
 pub use limits::RouterLimits;
 pub use numbers::{RouterLimited, RouterLosses, RouterTimes};
 
@@ -23,10 +26,11 @@ use crate::taps::{Kind, Taps};
 use crate::{Error, Interface, lately};
 use ipnet::IpNet;
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
 use tidegate_config::RouterConfig;
 use tidegate_model::remote::Scope;
 use tidegate_policy::{LatelyLine, LatelyTurn};
@@ -38,6 +42,8 @@ pub const ROUTER_SWEEPS: u32 = 32;
 /// What the programs say of a packet: others shall evaluate it, or (a SYN beyond a limit) it is dropped.
 const TCX_NEXT: i32 = -1;
 const TCX_DROP: i32 = 2;
+/// Or it became a reply, which leaves by the interface that it came by.
+const TCX_REDIRECT: i32 = 7;
 
 /// The compiled programs. Those of the build by default; tests bring those of other compilers.
 #[derive(Clone, Debug)]
@@ -75,8 +81,11 @@ pub struct Router {
     slice: u32,
     /// When each part was looked at last, and how many connections were in it.
     looked: Vec<(Nanos, u32)>,
-    /// Sources that no limit refuses, as the kernel has them.
-    exempt: BTreeSet<limits::ExemptKey>,
+    /// Sources that no limit refuses, and the classes of others, as the kernel has them.
+    exempt: BTreeSet<limits::PrefixKey>,
+    classes: BTreeMap<limits::PrefixKey, u32>,
+    /// Who has which filter.
+    filters: Mutex<Vec<actions::Held>>,
 }
 
 impl Router {
@@ -146,7 +155,8 @@ impl Router {
         let counts = Mapped::new(maps.get(COUNTS)?, COUNTS)?;
         let times = Mapped::new(maps.get(TIMES)?, TIMES)?;
         let looked = vec![(Nanos::ZERO, 0); ROUTER_SWEEPS as usize];
-        let (taps, slice) = (Taps::new("the router's measurement at tcx", false), 0);
+        let (taps, slice) = (Taps::new("the router's measurement at tcx", kind_of), 0);
+        let filters = Mutex::new(vec![None; actions::filters(config.limit.as_ref())]);
         let config = config.clone();
         let mut router = Self {
             objects,
@@ -160,6 +170,8 @@ impl Router {
             slice,
             looked,
             exempt: BTreeSet::new(),
+            classes: BTreeMap::new(),
+            filters,
         };
         router.write_scopes()?;
         Ok(router)
@@ -170,14 +182,15 @@ impl Router {
     pub fn memory(config: &RouterConfig) -> u64 {
         let limit = size_of::<abi::RouterLimit>() + size_of::<abi::RouterBucket>();
         let measured = size_of::<abi::RouterDestination>() + size_of::<abi::RouterTimes>();
-        let known = measured + limit + size_of::<u64>();
+        let known = measured + limit + size_of::<u64>() + size_of::<u32>();
         let place = size_of::<abi::RouterKey>() + size_of::<u32>() + HASH_BYTES;
         // A note of a handshake, and one of a SYN.
         let notes = abi::ROUTER_NOTES * (24 + 8);
         let of = |size: u32, bytes: usize| u64::from(size) * bytes as u64;
+        let filters = actions::filters(config.limit.as_ref()) * size_of::<abi::RouterFilter>();
         of(config.connections, abi::ROUTER_FLOW_BYTES)
             + of(config.destinations_max, known + place)
-            + notes as u64
+            + (notes + filters) as u64
     }
 
     /// What it measures.
@@ -192,6 +205,7 @@ impl Router {
         config.connections == self.config.connections
             && config.destinations_max == self.config.destinations_max
             && config.sample == self.config.sample
+            && actions::filters(config.limit.as_ref()) <= self.has_filters()
     }
 
     /// Looks for destinations elsewhere from now on; those that are known stay. Sizes stay as they were.
@@ -221,7 +235,7 @@ impl Router {
         dataplane: Option<&Dataplane>,
     ) -> Vec<String> {
         let Self { objects, maps, settings, taps, .. } = self;
-        let load = |side, kind: Kind| program(objects, maps, (*settings, side), (kind.plain, true));
+        let load = |side, kind: Kind| program(objects, maps, (*settings, side), (kind, true));
         taps.attach(interfaces, dataplane, &load)
     }
 
@@ -276,8 +290,8 @@ impl Router {
     }
 
     /// The program of a side, for any kernel.
-    fn program(&self, side: Side) -> Result<OwnedFd, Error> {
-        program(&self.objects, &self.maps, (self.settings, side), (false, false))
+    fn program(&self, side: Side, kind: Kind) -> Result<OwnedFd, Error> {
+        program(&self.objects, &self.maps, (self.settings, side), (kind, false))
     }
 
     /// Its programs without an interface, for tests.
@@ -286,7 +300,21 @@ impl Router {
     /// When one cannot be loaded.
     #[doc(hidden)]
     pub fn hooks(&self) -> Result<RouterHooks, Error> {
-        Ok(RouterHooks([self.program(Side::Ingress)?, self.program(Side::Egress)?]))
+        self.hooks_of(Kind::default())
+    }
+
+    /// The same of an interface whose DSCP is trusted.
+    ///
+    /// # Errors
+    /// When one cannot be loaded.
+    #[doc(hidden)]
+    pub fn trusting_hooks(&self) -> Result<RouterHooks, Error> {
+        self.hooks_of(Kind { trusts_dscp: true, ..Kind::default() })
+    }
+
+    fn hooks_of(&self, kind: Kind) -> Result<RouterHooks, Error> {
+        let program = |side| self.program(side, kind);
+        Ok(RouterHooks([program(Side::Ingress)?, program(Side::Egress)?]))
     }
 
     /// Instructions that the verifier processed, by program, for tests.
@@ -295,7 +323,8 @@ impl Router {
     /// When one cannot be loaded.
     #[doc(hidden)]
     pub fn budgets(&self) -> Result<[(&'static str, u32); 3], Error> {
-        let of = |side| objects::verified_insns(&self.program(side)?);
+        let kind = Kind { trusts_dscp: true, ..Kind::default() };
+        let of = |side| objects::verified_insns(&self.program(side, kind)?);
         Ok([
             ("router_in", of(Side::Ingress)?),
             ("router_out", of(Side::Egress)?),
@@ -304,20 +333,25 @@ impl Router {
     }
 }
 
-/// The program of a side, for links with or without Ethernet headers; for tcx, or for any kernel.
+/// What its programs differ in.
+fn kind_of(interface: &Interface, plain: bool) -> Kind {
+    Kind { plain, trusts_dscp: interface.config.trust_dscp, ..Kind::default() }
+}
+
+/// The program of a side; for tcx, or for any kernel.
 fn program(
     objects: &RouterObjects,
     maps: &Maps,
     (settings, side): (Settings, Side),
-    (plain, tcx): (bool, bool),
+    (kind, tcx): (Kind, bool),
 ) -> Result<OwnedFd, Error> {
-    let link = if plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET };
-    let settings = Settings { link, ..settings };
-    let (object, bytes, kind) = match side {
+    let link = if kind.plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET };
+    let settings = Settings { link, trust_dscp: kind.trusts_dscp.into(), ..settings };
+    let (object, bytes, attach) = match side {
         Side::Ingress => ("router_in", &objects.ingress, ProgramAttachType::TcxIngress),
         Side::Egress => ("router_out", &objects.egress, ProgramAttachType::TcxEgress),
     };
-    let load = Load { object, bytes, settings, attach_type: tcx.then_some(kind) };
+    let load = Load { object, bytes, settings, attach_type: tcx.then_some(attach) };
     objects::load(maps, &load)
 }
 
@@ -356,15 +390,40 @@ impl RouterHooks {
     /// # Errors
     /// When it cannot be run, or something else became of the packet.
     pub fn passes(&self, egress: bool, frame: &[u8]) -> Result<bool, Error> {
+        match self.becomes(egress, frame)? {
+            RouterOutcome::Passes => Ok(true),
+            RouterOutcome::Dropped => Ok(false),
+            RouterOutcome::Reply(_) => Err(failed_run(io::Error::other("a reply was sent"))),
+        }
+    }
+
+    /// What becomes of a packet.
+    ///
+    /// # Errors
+    /// When it cannot be run, or what becomes of it is none of these.
+    pub fn becomes(&self, egress: bool, frame: &[u8]) -> Result<RouterOutcome, Error> {
         let program = &self.0[usize::from(egress)];
         let mut run = syscall::TestRun { data: frame, context: &mut [], repeat: 1 };
         let output = syscall::test_run(program.as_fd(), &mut run).map_err(failed_run)?;
         match output.returned.cast_signed() {
-            TCX_NEXT if output.data == frame => Ok(true),
-            TCX_DROP => Ok(false),
+            TCX_NEXT if output.data == frame => Ok(RouterOutcome::Passes),
+            TCX_DROP => Ok(RouterOutcome::Dropped),
+            TCX_REDIRECT => Ok(RouterOutcome::Reply(output.data)),
             other => Err(failed_run(io::Error::other(format!("the verdict {other}")))),
         }
     }
+}
+
+/// What became of a packet of a test.
+#[doc(hidden)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouterOutcome {
+    /// It goes on as it was.
+    Passes,
+    /// It is gone.
+    Dropped,
+    /// It became this one.
+    Reply(Vec<u8>),
 }
 
 const SCOPES: &str = "tg_router_scopes";
@@ -375,7 +434,7 @@ const LOSSES: &str = "tg_router_losses";
 const TAKEN: &str = "tg_router_taken";
 
 /// Sizes of the values, which the other side of the ABI has to have.
-const SIZES: [(&str, usize); 10] = [
+const SIZES: [(&str, usize); 13] = [
     (SCOPES, size_of::<RouterScopes>()),
     (COUNTS, size_of::<abi::RouterDestination>()),
     (TIMES, size_of::<abi::RouterTimes>()),
@@ -384,6 +443,9 @@ const SIZES: [(&str, usize); 10] = [
     (limits::BUCKETS, size_of::<abi::RouterBucket>()),
     (limits::CONTROL, size_of::<abi::RouterControl>()),
     (limits::SWITCH, size_of::<abi::Control>()),
+    (actions::ACTIONS, size_of::<abi::RouterActions>()),
+    (actions::FILTERS, size_of::<abi::RouterFilter>()),
+    (actions::ROWS, size_of::<abi::AbacusExactParams>()),
     (lately::LINES, size_of::<LatelyLine>()),
     (lately::TURN, size_of::<LatelyTurn>()),
 ];
@@ -393,14 +455,23 @@ fn create_maps(objects: &RouterObjects, config: &RouterConfig) -> Result<Maps, E
     let failed = |source| Error::Load { object: "maps of the router".into(), source };
     let mut builder = ObjectBuilder::default();
     let mut open = builder.open_memory(&objects.ingress).map_err(failed)?;
+    let filters = actions::filters(config.limit.as_ref()) as u32;
     for mut map in open.maps_mut() {
         let entries = match map.name().to_str() {
             Some("tg_router_flows") => config.connections / abi::ROUTER_WAYS as u32,
             Some(
-                "tg_router_places" | COUNTS | TIMES | OVERDUE | limits::LIMITS | limits::BUCKETS,
+                "tg_router_places"
+                | COUNTS
+                | TIMES
+                | OVERDUE
+                | asked::LOOKS
+                | limits::LIMITS
+                | limits::BUCKETS,
             ) => config.destinations_max,
             // Those of the dataplane take their place.
             Some(lately::LINES) => LatelyTurn::SLICES,
+            Some(actions::FILTERS) => filters.max(1),
+            Some(actions::ROWS) => (abi::ROUTER_FILTER_ROWS as u32) * filters.max(1),
             _ => continue,
         };
         map.set_max_entries(entries).map_err(failed)?;

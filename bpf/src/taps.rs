@@ -21,8 +21,8 @@ struct Tapped {
 pub(crate) struct Taps {
     /// What they are, for messages.
     what: &'static str,
-    /// Whether they are others at a border.
-    at_borders: bool,
+    /// How those of an interface are made; whether its link has no Ethernet header.
+    kind: KindOf,
     /// Those that are loaded, by how they are made: an interface that comes back is attached again without the
     /// privileges to load.
     programs: Vec<(Kind, [OwnedFd; 2])>,
@@ -30,20 +30,25 @@ pub(crate) struct Taps {
 }
 
 /// How the programs for an interface are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// The link has no Ethernet header.
     pub(crate) plain: bool,
     /// Packets that come in are from outside.
     pub(crate) border: bool,
+    /// A DSCP may choose the class of a client.
+    pub(crate) trusts_dscp: bool,
 }
+
+/// What the programs of an interface are made for.
+pub(crate) type KindOf = fn(&Interface, bool) -> Kind;
 
 /// Loads the program of a side.
 pub(crate) type Load<'a> = &'a dyn Fn(Side, Kind) -> Result<OwnedFd, Error>;
 
 impl Taps {
-    pub(crate) const fn new(what: &'static str, at_borders: bool) -> Self {
-        Self { what, at_borders, programs: Vec::new(), tapped: Vec::new() }
+    pub(crate) const fn new(what: &'static str, kind: KindOf) -> Self {
+        Self { what, kind, programs: Vec::new(), tapped: Vec::new() }
     }
 
     /// Attaches to these interfaces where it is not attached yet, and detaches from others. Returns where it is
@@ -86,7 +91,7 @@ impl Taps {
         load: Load<'_>,
     ) -> Result<[OwnedFd; 2], Error> {
         let device = namespace::of(interface, || namespace::device(interface))?;
-        let kind = Kind { plain: device.plain, border: self.at_borders && interface.border != 0 };
+        let kind = (self.kind)(interface, device.plain);
         let known = self.programs.iter().position(|(known, _)| *known == kind);
         let known = match known {
             Some(known) => known,

@@ -30,6 +30,7 @@
 #ifndef TG_EVALUATE_H
 #define TG_EVALUATE_H
 
+#include "../reply/allowance.h"
 #include "../reply/rst.h"
 #include "../packet/chosen.h"
 #include "../packet/classify.h"

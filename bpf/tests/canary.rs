@@ -93,7 +93,7 @@ const ANSWER: [Canary; 11] = [
     ("bpf/reply/rst.h", "a->ip.hops = TG_ANSWER_TTL;", "a->ip.hops = 1;"),
     ("bpf/hook/xdp.bpf.c", "(int)length - (int)now", "0"),
     ("bpf/hook/xdp.bpf.c", "tg_xdp_swap(data);", ""),
-    ("bpf/reply/rst.h", "return tg_bucket_take(cap, bucket, 0);", "return 1;"),
+    ("bpf/packet/tokens.h", "return tg_bucket_take(cap, bucket, 0);", "return 1;"),
 ];
 
 /// The first case that, whole or in part, ends otherwise than the reference says, or kills the

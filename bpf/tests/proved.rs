@@ -222,21 +222,21 @@ fn beyond_the_cap_a_proved_source_is_told_and_nobody_else() {
     native.finish();
 }
 
-const ANSWER_H: &str = "bpf/reply/rst.h";
+const ALLOWANCE_H: &str = "bpf/reply/allowance.h";
 const CANARIES: [Canary; 14] = [
-    (ANSWER_H, "|| tg_senders_flood(senders))", ")"),
-    (ANSWER_H, "|| !tg_source_proved(source, now_ns))", ")"),
-    (ANSWER_H, "if (!source || !tg_source_proved", "if (source && !tg_source_proved"),
-    (ANSWER_H, "return tg_answer_share(cap, source, now_ns) &&", "return"),
-    (ANSWER_H, "tg_answer_token(cap, TG_ANSWERS_PROVED, now_ns);", "1;"),
+    (ALLOWANCE_H, "|| tg_senders_flood(senders))", ")"),
+    (ALLOWANCE_H, "|| !tg_source_proved(source, now_ns))", ")"),
+    (ALLOWANCE_H, "if (!source || !tg_source_proved", "if (source && !tg_source_proved"),
+    (ALLOWANCE_H, "return tg_answer_share(cap, source, now_ns) &&", "return"),
+    (ALLOWANCE_H, "tg_answer_token(cap, TG_ANSWERS_PROVED, now_ns);", "1;"),
     (
-        ANSWER_H,
+        ALLOWANCE_H,
         "tg_answer_token(cap, TG_ANSWERS_PROVED, now_ns);",
         "tg_answer_token(cap, TG_ANSWERS_ALL, now_ns);",
     ),
-    (ANSWER_H, "cap->full_ns > each_ns ? cap->full_ns : each_ns;", "cap->full_ns;"),
-    (ANSWER_H, "if (now_ns - used_ns > most_ns)", "if (0)"),
-    (ANSWER_H, "#define TG_ANSWER_SOURCE_SHARE 4", "#define TG_ANSWER_SOURCE_SHARE 3"),
+    (ALLOWANCE_H, "cap->full_ns > each_ns ? cap->full_ns : each_ns;", "cap->full_ns;"),
+    (ALLOWANCE_H, "if (now_ns - used_ns > most_ns)", "if (0)"),
+    (ALLOWANCE_H, "#define TG_ANSWER_SOURCE_SHARE 4", "#define TG_ANSWER_SOURCE_SHARE 3"),
     ("bpf/track/source.h", "(300 * TG_NS_PER_S)", "(301 * TG_NS_PER_S)"),
     ("bpf/track/source.h", "<=\n\t       TG_SOURCE_PROVED_NS", "<\n\t       TG_SOURCE_PROVED_NS"),
     (

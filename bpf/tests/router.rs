@@ -127,6 +127,49 @@ fn took(times: &RouterTimes) -> Vec<(usize, usize, u32)> {
     all.filter(|(.., count)| *count > 0).collect()
 }
 
+/// The first segment of an exchange goes to user space where that is wanted, and nothing else.
+#[test]
+fn how_an_exchange_begins_is_told_where_it_is_wanted() {
+    for client in [V4, V6] {
+        let world = World::new(&plans::router(&WHERE));
+        let mut talk = world.open(client, 40_000);
+        let told = || -> Vec<(usize, Vec<u8>)> {
+            let all = world.router.requests(10).unwrap();
+            all.into_iter().map(|one| (one.place, one.payload)).collect()
+        };
+        let answered = |talk: &mut Talk| {
+            world.says(talk, 1000);
+            world.acks(talk, 0);
+        };
+        world.asks(&mut talk);
+        answered(&mut talk);
+        assert_eq!(told(), [], "{client}: nobody wants it");
+        world.router.look_at_requests(0, 1).unwrap();
+        world.asks(&mut talk);
+        // It goes on: that is no other exchange.
+        world.asks(&mut talk);
+        answered(&mut talk);
+        assert_eq!(told(), [(0, vec![b'q'; REQUEST])], "{client}");
+        let (seq, ack) = (talk.asked, talk.said);
+        world.give(&talk, false, |packet| packet.seq(seq).ack(ack).data(&[b'z'; 1400]));
+        talk.asked = seq + 1400;
+        answered(&mut talk);
+        assert_eq!(told(), [(0, vec![b'z'; 512])], "{client}: no more than its begin");
+        // One in a hundred: of as many at least one, and not all (one in 10^40).
+        world.router.look_at_requests(0, 100).unwrap();
+        let mut found = 0;
+        for _ in 0..2000 {
+            world.asks(&mut talk);
+            answered(&mut talk);
+            found += told().len();
+        }
+        assert!((1..100).contains(&found), "{client}: {found} of 2000");
+        world.router.look_at_requests(0, 0).unwrap();
+        world.asks(&mut talk);
+        assert_eq!(told(), [], "{client}: nobody wants it any more");
+    }
+}
+
 #[test]
 fn an_exchange_has_the_class_and_the_bucket_that_user_space_knows() {
     let clock = MonotonicClock;

@@ -27,6 +27,7 @@ mod level;
 mod min_rate;
 mod params;
 mod pushback;
+mod refusal;
 mod request;
 mod router;
 mod senders;
@@ -48,6 +49,7 @@ pub use pushback::{
     Congestion, CongestionSpec, LinkTick, Offered, Part, Pushback, PushbackError, PushbackSpec,
     TailorSpec,
 };
+pub use refusal::{CrowdAction, CrowdFilter};
 pub use request::{Rank, RequestChain};
 pub use router::{
     AgedHotSpots, CrowdGate, CrowdLimit, CrowdRule, Durations, HotSpots, Tsw, TswSpec,

@@ -139,6 +139,21 @@ impl AbacusExactSpec {
     pub fn classic(bucket: BucketSpec, window: u16) -> Self {
         Self { bucket, schedule: vec![3, 9, 21, 45], window, period: Nanos::SECOND }
     }
+
+    pub(crate) fn compile(&self) -> Result<AbacusExactParams, ParamsError> {
+        check_plan(&self.schedule, self.window)?;
+        check_period(self.period, 0)?;
+        let (bucket, reserve) = self.bucket.compile()?;
+        Ok(AbacusExactParams {
+            bucket,
+            reserve,
+            period_ns: self.period.0,
+            room_milli: per_period(self.bucket.rate, self.period),
+            window: self.window,
+            steps: self.schedule.len() as u16,
+            schedule: table(&self.schedule),
+        })
+    }
 }
 
 /// An Abacus filter that learns what waiting costs.
@@ -263,19 +278,7 @@ impl Params {
     /// # Errors
     /// When the bucket, schedule, window or period are out of range.
     pub fn abacus_exact(spec: &AbacusExactSpec) -> Result<Self, ParamsError> {
-        check_plan(&spec.schedule, spec.window)?;
-        check_period(spec.period, 0)?;
-        let (bucket, reserve) = spec.bucket.compile()?;
-        let body = AbacusExactParams {
-            bucket,
-            reserve,
-            period_ns: spec.period.0,
-            room_milli: per_period(spec.bucket.rate, spec.period),
-            window: spec.window,
-            steps: spec.schedule.len() as u16,
-            schedule: table(&spec.schedule),
-        };
-        Ok(Self::new(Policy::AbacusExact, &body))
+        Ok(Self::new(Policy::AbacusExact, &spec.compile()?))
     }
 }
 

@@ -274,6 +274,13 @@ void tg_native_crowd_admit(const struct tg_crowd_params *p,
 	*v = tg_crowd_admit(p, s, hot, e);
 }
 
+void tg_native_crowd_filtered(const struct tg_abacus_exact_params *p,
+			      struct tg_crowd_filter *f, tg_u32 action,
+			      const struct tg_event *e, struct tg_verdict *v)
+{
+	*v = tg_crowd_filtered(p, f, action, e);
+}
+
 void tg_native_congestion_queue(const struct tg_congestion_params *p,
 				struct tg_congestion *s, tg_u32 waiting)
 {

@@ -6,6 +6,7 @@
 #include "../chain/chain.h"
 #include "../chain/datagram.h"
 #include "../chain/lately.h"
+#include "../chain/refusal.h"
 #include "../chain/request.h"
 #include "../router/congestion.h"
 #include "../router/crowd.h"
@@ -83,6 +84,9 @@ void tg_native_crowd_admit(const struct tg_crowd_params *p,
 			   struct tg_crowd_state *s,
 			   const struct tg_hot_list *hot,
 			   const struct tg_event *e, struct tg_verdict *v);
+void tg_native_crowd_filtered(const struct tg_abacus_exact_params *p,
+			      struct tg_crowd_filter *f, tg_u32 action,
+			      const struct tg_event *e, struct tg_verdict *v);
 void tg_native_congestion_queue(const struct tg_congestion_params *p,
 				struct tg_congestion *s, tg_u32 waiting);
 void tg_native_congestion_look(struct tg_congestion *s, tg_u32 waiting,

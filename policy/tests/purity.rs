@@ -74,7 +74,7 @@ fn what_a_router_runs_is_pure_and_compiles_for_the_kernel() {
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let source = out.join("router.c");
     let text = "#include \"router/crowd.h\"\n#include \"router/durations.h\"\n#include \"router/tsw.h\"\n\
-         #include \"router/congestion.h\"\n#include \"router/pushback.h\"\n#include \"router/tailor.h\"\n\
+         #include \"router/congestion.h\"\n#include \"router/pushback.h\"\n#include \"router/tailor.h\"\n#include \"chain/refusal.h\"\n\
          #include \"chain/datagram.h\"\n\
          int d(const struct tg_datagram_limit *l, struct tg_datagram_chain *c, struct tg_bucket_copy *o, tg_u64 n);\n\
          int d(const struct tg_datagram_limit *l, struct tg_datagram_chain *c, struct tg_bucket_copy *o, tg_u64 n)\n\
@@ -106,7 +106,10 @@ fn what_a_router_runs_is_pure_and_compiles_for_the_kernel() {
          const struct tg_hot_list *l, const struct tg_event *e);\n\
          int c(const struct tg_crowd_params *p, struct tg_crowd_state *s,\n\
          const struct tg_hot_list *l, const struct tg_event *e)\n\
-         { return tg_crowd_admit(p, s, l, e).kind; }\n";
+         { return tg_crowd_admit(p, s, l, e).kind; }\n\
+         int f(const struct tg_abacus_exact_params *p, struct tg_crowd_filter *s, const struct tg_event *e);\n\
+         int f(const struct tg_abacus_exact_params *p, struct tg_crowd_filter *s, const struct tg_event *e)\n\
+         { return tg_crowd_filtered(p, s, TG_CROWD_RESET, e).kind + tg_crowd_filtered(p, s, TG_CROWD_ABACUS, e).kind; }\n";
     std::fs::write(&source, text).expect("the test's folder is writable");
     let here = |compiler: &&&str| Command::new(compiler).arg("--version").output().is_ok();
     let native = "-mgeneral-regs-only -ffreestanding";

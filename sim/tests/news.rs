@@ -2,6 +2,7 @@
 //! Flash crowds at the router of papers/news.txt, in small: what happens without control, what ours and
 //! the published detector see and do, at a full link and at servers limited by CPU and by memory.
 
+use tidegate_policy::CrowdAction;
 use tidegate_sim::news::{
     Alarm, Bin, Bystander, Control, Detector, NewsSpec, Outcome, Protocol, PublishedSpec,
     ServerSpec, Static, Why, run, truth,
@@ -121,6 +122,30 @@ fn at_a_slow_server_ours_finds_its_capacity() {
             assert!(out.busiest <= server.workers);
         }
     }
+}
+
+/// However it refuses, the server works at its capacity, and nobody else is refused. With a RST or Abacus fewer SYNs come
+/// again, and with Abacus fewer clients are reset than with a RST.
+#[test]
+fn drop_rst_and_abacus_hold_the_same_limit() {
+    let server = ServerSpec::cpu(55.0);
+    let of = |action| {
+        let base = spec(Control::Fast);
+        let out =
+            ran(&NewsSpec { server, link: 100_000_000, protocol: Protocol::Today, action, ..base });
+        let again = sum(&out, |bin| bin.offered) / sum(&out, |bin| bin.came);
+        let (good, mean) = (good(&out), out.crowd.mean());
+        println!(
+            "{action:?}: {good:.1}/s good, {again:.2} SYNs a client, {mean:.2} s of the served"
+        );
+        assert!(good >= 0.9 * server.capacity, "{action:?}: {good}");
+        assert!(out.crowd.timed_out * 50 <= out.crowd.came, "{action:?}");
+        assert_eq!(out.bystander.refused, 0, "{action:?}");
+        again
+    };
+    let [drop, reset, abacus] =
+        [CrowdAction::Drop, CrowdAction::Reset, CrowdAction::Abacus].map(of);
+    assert!(reset < abacus && abacus < drop, "{drop:.2}, {reset:.2}, {abacus:.2}");
 }
 
 /// Bulk of a bystander: 330 kbit/s in 8-KB chunks (papers/news.txt, 5.6: 79.9 of 328.6 without NEWS).

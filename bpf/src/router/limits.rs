@@ -2,8 +2,9 @@
 //! Limits on new connections to destinations of a router, and the lease on them.
 
 use super::Router;
+use super::actions::{REPLIES, Taken};
 use crate::Error;
-use crate::abi::{self, RouterControl, RouterExempt};
+use crate::abi::{self, RouterControl, RouterPrefix};
 use crate::core::Core;
 use crate::lately::{self, router_identity};
 use crate::maps::Maps;
@@ -22,10 +23,11 @@ pub(super) const BUCKETS: &str = "tg_router_buckets";
 pub(super) const CONTROL: &str = "tg_router_control";
 /// The dataplane's, with the kill switch; one of the router's own where no dataplane was named.
 pub(super) const SWITCH: &str = "tg_control";
-/// What a router has of the dataplane: the switch, and who was refused lately.
-pub(super) const SHARED: [&str; 3] = [SWITCH, lately::LINES, lately::TURN];
+/// What a router has of the dataplane: the switch, who was refused lately, and tokens for replies.
+pub(super) const SHARED: [&str; 4] = [SWITCH, lately::LINES, lately::TURN, REPLIES];
 const EXEMPT: &str = "tg_router_exempt";
 const IDENTITY_AT: usize = offset_of!(abi::RouterLimit, identity);
+const FILTER_AT: usize = offset_of!(abi::RouterLimit, filter);
 
 /// Takes the maps of a dataplane in the place of the router's own. Its seed.
 pub(super) fn share(maps: &mut Maps, dataplane: &Core) -> Result<[u64; 2], Error> {
@@ -38,7 +40,8 @@ pub(super) fn share(maps: &mut Maps, dataplane: &Core) -> Result<[u64; 2], Error
 
 impl Router {
     /// Limits new connections to the destination at a place, or does not any more. What was used of the limit before
-    /// stays used. No SYN sees a half of it.
+    /// stays used. No SYN sees a half of it. Where a class of clients has Abacus, it gets a filter as well, as long as
+    /// there are any.
     ///
     /// # Errors
     /// For a rate or a burst that is out of range, and when the map cannot be written.
@@ -46,15 +49,23 @@ impl Router {
         let identity = self.address(place).map_or(0, router_identity);
         let place = u32::try_from(place).unwrap_or(u32::MAX);
         let mut value = [0; size_of::<abi::RouterLimit>()];
+        let taken = match limit {
+            Some(bucket) => self.take_filter(place, bucket)?,
+            None => None,
+        };
         if let Some(bucket) = limit {
             let limit = CrowdLimit { key: u64::from(place) + 1, bucket: bucket.clone() };
             let compiled = limit.compiled().map_err(|error| Error::Plan(error.to_string()))?;
             value[IDENTITY_AT..][..size_of::<u64>()].copy_from_slice(&identity.to_ne_bytes());
+            let filter = taken.as_ref().map_or(0, Taken::number);
+            value[FILTER_AT..][..size_of::<u32>()].copy_from_slice(&filter.to_ne_bytes());
             value[size_of::<abi::RouterLimit>() - compiled.len()..].copy_from_slice(&compiled);
         }
         // Under the lock of the value, which is left out of it.
         let map = self.maps.get(LIMITS)?;
-        map.update(&place.to_ne_bytes(), &value, MapFlags::LOCK).map_err(Error::map(LIMITS))
+        map.update(&place.to_ne_bytes(), &value, MapFlags::LOCK).map_err(Error::map(LIMITS))?;
+        self.hold_filter(place, taken.as_ref());
+        Ok(())
     }
 
     /// Renews the lease on all limits: they hold for three seconds from `now`, and less and less until ten. `None`:
@@ -79,7 +90,7 @@ impl Router {
     /// When the map cannot be written.
     pub fn exempt(&mut self, sources: &[IpNet]) -> Result<(), Error> {
         // By what the kernel compares: 10.0.0.0/8 and ::ffff:10.0.0.0/104 are one entry.
-        let wanted: BTreeSet<ExemptKey> = sources.iter().map(key).collect();
+        let wanted: BTreeSet<PrefixKey> = sources.iter().map(key).collect();
         for source in &wanted {
             if !self.exempt.contains(source) {
                 self.maps.write(EXEMPT, source, &1_u32.to_ne_bytes())?;
@@ -87,7 +98,7 @@ impl Router {
             }
         }
         let map = self.maps.get(EXEMPT)?;
-        let gone: Vec<ExemptKey> = self.exempt.difference(&wanted).copied().collect();
+        let gone: Vec<PrefixKey> = self.exempt.difference(&wanted).copied().collect();
         for source in gone {
             map.delete(&source).map_err(Error::map(EXEMPT))?;
             self.exempt.remove(&source);
@@ -140,15 +151,15 @@ impl RouterLimits {
 }
 
 /// The bytes of a prefix as the kernel finds it.
-pub(super) type ExemptKey = [u8; size_of::<RouterExempt>()];
+pub(super) type PrefixKey = [u8; size_of::<RouterPrefix>()];
 
 /// A prefix as the kernel finds it, IPv4 mapped into IPv6: a short one of IPv6 has IPv4 in it.
-fn key(source: &IpNet) -> ExemptKey {
+pub(super) fn key(source: &IpNet) -> PrefixKey {
     let source = source.trunc();
     let beyond = if source.addr().is_ipv4() { 96 } else { 0 };
-    let bits = abi::ROUTER_EXEMPT_BITS + beyond + u32::from(source.prefix_len());
-    let mut key = [0; size_of::<RouterExempt>()];
-    let whole = RouterExempt { bits, pad: 0, addr: mapped(source.network()) };
+    let bits = abi::ROUTER_PREFIX_BITS + beyond + u32::from(source.prefix_len());
+    let mut key = [0; size_of::<RouterPrefix>()];
+    let whole = RouterPrefix { bits, pad: 0, addr: mapped(source.network()) };
     key.copy_from_slice(whole.as_bytes());
     key
 }

@@ -205,6 +205,7 @@ fn public(counts: &RouterCounts) -> DestinationCounts {
         again_bytes: counts.again,
         delivered_bytes: counts.delivered,
         refused: counts.refused,
+        reset: counts.reset,
         would_refuse: counts.would_refuse,
     }
 }

@@ -88,6 +88,7 @@ pub fn router(destinations: &[&str]) -> RouterConfig {
         connections: 1024,
         destinations_max: 16,
         sample: 1,
+        hot_spots: false,
         limit: None,
     }
 }

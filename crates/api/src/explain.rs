@@ -203,7 +203,7 @@ fn refused_words(
         format!("so many are refused that {percent} % of all others look refused, too; see {key}")
     };
     for found in &explanation.refused {
-        let RefusedLately { service, gateway, router, shadow, ago_min, ago_max } = found;
+        let RefusedLately { service, gateway, router, shadow, ago_min, ago_max, .. } = found;
         let who = if *router { "its limit at this router" } else { "it" };
         let place = if *gateway { " at a gateway" } else { "" };
         let how = if *shadow {
@@ -214,6 +214,12 @@ fn refused_words(
         words.push(format!(
             "{service}: {who} probably {how} this address{place} {ago_min} to {ago_max} ago ({sure})."
         ));
+        if !found.action.is_empty() {
+            let (class, action) = (&found.class, &found.action);
+            words.push(format!(
+                "{service}: beyond the limit a SYN of class {class}, to which its source belongs, is {action}."
+            ));
+        }
     }
     for service in &explanation.unnamed {
         words.push(format!(

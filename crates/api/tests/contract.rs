@@ -439,7 +439,14 @@ fn a_client_that_was_refused_lately_is_probably_known_without_a_sample() {
     assert!(both.contains("has refused this address 9.00 s"), "{both}");
     let service = "192.0.2.10:80".to_owned();
     let limited = RefusedLately { service, router: true, ..lately(false) };
+    let (class, action) = ("shops".to_owned(), "dropped".to_owned());
+    let by_class = RefusedLately { class, action, ..limited.clone() };
+    let by_class = said((vec![by_class], true, 0.0));
+    let words_of =
+        "beyond the limit a SYN of class shops, to which its source belongs, is dropped.";
+    assert!(by_class.contains(words_of), "{by_class}");
     let limited = said((vec![limited], true, 0.0));
+    assert!(!limited.contains("of class"), "{limited}");
     let words_of =
         "192.0.2.10:80: its limit at this router probably has refused this address 9.00 s";
     assert!(limited.contains(words_of), "{limited}");

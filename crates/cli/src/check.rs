@@ -15,8 +15,8 @@ use tidegate_api::exit::Exit;
 use tidegate_api::http::respond;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_config::{
-    ClusterConfig, Config, ConfigError, ConfigErrors, ImportConfig, LoadError, Place, RouterConfig,
-    ServiceConfig, diff, doubts, load, load_located,
+    ClusterConfig, Config, ConfigError, ConfigErrors, ImportConfig, LoadError, Place, RouterAction,
+    RouterConfig, ServiceConfig, diff, doubts, load, load_located,
 };
 use tidegate_model::remote::Scope;
 use tidegate_model::{Change, Listen, Mode};
@@ -227,6 +227,7 @@ fn summary(config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     if let Some(router) = &config.router {
         summary_of_router(router, (&config.services[..], config.cluster.as_ref()), out)?;
+        summary_of_refusals(router, config.replies.rst_per_second, out)?;
     }
     let Some(flowspec) = &config.flowspec else { return Ok(()) };
     let exports: Vec<&str> = flowspec.export.iter().map(|export| &*export.service).collect();
@@ -284,6 +285,32 @@ fn summary_of_router(
     Ok(())
 }
 
+/// How clients are refused, where not all are dropped.
+fn summary_of_refusals(
+    router: &RouterConfig,
+    replies: u32,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let Some(limit) = &router.limit else { return Ok(()) };
+    let silent = limit.actions().all(|(_, action)| action == RouterAction::Drop);
+    if silent {
+        return Ok(());
+    }
+    for (class, action) in limit.actions() {
+        let what = action.text();
+        writeln!(out, "router: beyond the limit a SYN of class {class} is {what}")?;
+    }
+    writeln!(
+        out,
+        "router: a proxy or a NAT that gets a RST may take the server for dead, for all of its clients: give it the \
+         action drop"
+    )?;
+    if replies == 0 {
+        writeln!(out, "router: replies.rst_per_second is 0: in place of a RST nothing is sent")?;
+    }
+    Ok(())
+}
+
 /// Whether a service that listens there may have a destination of this scope.
 fn has(scope: &Scope, listen: &Listen) -> bool {
     let Scope::Destination { prefix, port } = scope else { return false };
@@ -298,6 +325,28 @@ mod tests {
 
     use super::*;
     use tidegate_config::{Registry, parse};
+
+    #[test]
+    fn a_limit_of_a_router_says_how_it_refuses() {
+        let said = |limit: &str, more: &str| {
+            let text = format!(
+                "interfaces: [{{name: eth0}}]\nservices:\n  web: {{mode: shadow, listen: ['*:80']}}\n\
+                 router: {{destinations: ['192.0.2.0/24:80'], limit: {limit}}}\n{more}"
+            );
+            let config = parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap();
+            let (router, mut out) = (config.router.as_ref().unwrap(), Vec::new());
+            summary_of_refusals(router, config.replies.rst_per_second, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(said("{mode: enforce}", ""), "");
+        let limit = "{mode: enforce, classes: [{name: a, sources: [192.0.2.7], action: reset}]}";
+        let some = said(limit, "");
+        assert!(some.contains("a SYN of class default is dropped\n"), "{some}");
+        assert!(some.contains("a SYN of class a is replied to with a RST\n"), "{some}");
+        assert!(some.contains("may take the server for dead") && !some.contains("is 0"), "{some}");
+        let none = said("{mode: enforce, action: abacus}", "replies: {rst_per_second: 0}\n");
+        assert!(none.contains("in place of a RST nothing is sent"), "{none}");
+    }
 
     #[test]
     fn a_limit_of_a_router_says_which_services_it_leaves_alone() {

@@ -3,13 +3,13 @@
 
 use super::{cluster, flowspec, in_band, router};
 mod abacus;
+mod classes;
 mod gateways;
 mod requests;
 mod tables;
 mod throttle;
 
 use super::error::{ConfigError, step};
-use super::gateways::RouteConfig;
 use super::name::name_fault;
 use super::presets::Preset;
 use super::shape::Places;
@@ -54,6 +54,7 @@ pub(super) fn check(config: &Config, places: &Places, registry: &Registry) -> Ve
         check.service(service);
     }
     check.gateways();
+    check.router_classes();
     check.tables();
     check.listeners();
     check.exempt();
@@ -221,52 +222,6 @@ impl Check<'_> {
                 self.places
                     .error(path, format!("found {name:?}: no such {what}{hint}; allowed: {list}")),
             );
-        }
-    }
-
-    fn classes(&mut self, service: &str, of: &ServiceConfig) {
-        let mut names = BTreeMap::new();
-        let mut sources: BTreeMap<IpNet, usize> = BTreeMap::new();
-        let mut marks = BTreeMap::new();
-        for (i, class) in of.classes.iter().enumerate() {
-            let path = format!("{service}.classes[{i}]");
-            let by_route = |route: &RouteConfig| route.class.as_ref() == Some(&class.name);
-            self.class(&path, class, gateways::names(self.config, &of.name, by_route));
-            if let Some(first) = names.insert(&class.name, i) {
-                let message = format!("found {:?}, which is classes[{first}] already", class.name);
-                self.fault(&format!("{path}.name"), message);
-            }
-            for (j, source) in class.sources.iter().enumerate() {
-                if let Some(first) = sources.insert(*source, i) {
-                    let message =
-                        format!("found {source}, which belongs to classes[{first}] already");
-                    self.fault(&format!("{path}.sources[{j}]"), message);
-                }
-            }
-            if let Some(dscp) = class.dscp
-                && let Some(first) = marks.insert(dscp, i)
-            {
-                let message = format!("found {dscp}, which belongs to classes[{first}] already");
-                self.fault(&format!("{path}.dscp"), message);
-            }
-        }
-    }
-
-    fn class(&mut self, path: &str, class: &ClassConfig, by_route: bool) {
-        let at = format!("{path}.name");
-        if let Some(why) = name_fault(&class.name) {
-            self.fault(&at, format!("found the name {:?}: {why}", class.name));
-        }
-        if class.name == CLASS_DEFAULT {
-            self.fault(&at, "found \"default\", which is the class of what no class names");
-        }
-        if class.sources.is_empty() && class.dscp.is_none() && !by_route {
-            self.fault(path, "the class matches nothing; it needs sources or dscp, or a route of a gateway that names it");
-        }
-        let trusted = self.config.interfaces.iter().any(|i| i.trust_dscp);
-        if class.dscp.is_some() && !trusted {
-            let why = "no interface trusts the DSCP; set trust_dscp: true on one whose packets your own network marks";
-            self.fault(&format!("{path}.dscp"), why);
         }
     }
 

@@ -2,6 +2,7 @@
 //! The class of a client, by its address alone.
 
 use super::check::CLASS_DEFAULT;
+use super::router::RouterAction;
 use super::types::{ClassConfig, Config, ServiceConfig};
 use ipnet::IpNet;
 use std::net::IpAddr;
@@ -13,6 +14,17 @@ impl Config {
     pub fn classify(&self, client: IpAddr) -> Vec<ClientClass> {
         let client = client.to_canonical();
         self.services.iter().map(|service| self.class_in(service, client)).collect()
+    }
+
+    /// How the limit of a router refuses a client, by its address alone: its class, and what is done; `None`: it has no
+    /// limit.
+    #[must_use]
+    pub fn refused_at_router(&self, client: IpAddr) -> Option<(&str, RouterAction)> {
+        let client = client.to_canonical();
+        let limit = self.router.as_ref()?.limit.as_ref()?;
+        let of = limit.classes.iter().filter_map(|c| Some((c, longest(&c.sources, client)?)));
+        let class = of.max_by_key(|(_, prefix)| prefix.prefix_len());
+        Some(class.map_or((CLASS_DEFAULT, limit.action), |(c, _)| (c.name.as_str(), c.action)))
     }
 
     fn class_in(&self, service: &ServiceConfig, client: IpAddr) -> ClientClass {
@@ -83,6 +95,34 @@ exempt: {sources: [198.51.100.0/28, 10.0.0.0/8]}
             assert_eq!(shop.exempt.map(|p| p.to_string()).as_deref(), exempt, "{client}");
             assert_eq!((mail.class.as_str(), mail.prefix), ("default", None), "{client}");
         }
+    }
+
+    #[test]
+    fn the_longest_prefix_chooses_how_a_router_refuses() {
+        let text = "interfaces: [{name: lo}]
+services: {web: {mode: shadow, listen: ['*:80']}}
+router:
+  destinations: ['192.0.2.0/24:80']
+  limit:
+    mode: enforce
+    action: abacus
+    classes:
+      - {name: partners, sources: [198.51.100.0/24], action: reset}
+      - {name: crawler, sources: [198.51.100.64/26, '2001:db8::/32'], action: drop}
+";
+        let config = parse(text, &Registry::new(["fresh_first"], ["default"])).unwrap();
+        for (client, class, action) in [
+            ("198.51.100.1", "partners", "reset"),
+            ("198.51.100.64", "crawler", "drop"),
+            ("::ffff:198.51.100.127", "crawler", "drop"),
+            ("198.51.100.128", "partners", "reset"),
+            ("2001:db8::1", "crawler", "drop"),
+            ("203.0.113.1", "default", "abacus"),
+        ] {
+            let found = config.refused_at_router(client.parse().unwrap()).unwrap();
+            assert_eq!((found.0, found.1.name()), (class, action), "{client}");
+        }
+        assert_eq!(self::config(true).refused_at_router([192, 0, 2, 1].into()), None);
     }
 
     #[test]

@@ -35,8 +35,8 @@ mod types;
 
 pub use check::CLASS_DEFAULT;
 pub use cluster::{
-    BACKENDS_MAX, BUS_SERVERS_MAX, BackendConfig, BusConfig, BusServer, BusTls, ClusterConfig, Counts,
-    GRANTS_MAX, GrantsConfig, PeerAddress, PeerConfig, SUBJECT_MAX, SentLimitConfig,
+    BACKENDS_MAX, BUS_SERVERS_MAX, BackendConfig, BusConfig, BusServer, BusTls, ClusterConfig,
+    Counts, GRANTS_MAX, GrantsConfig, PeerAddress, PeerConfig, SUBJECT_MAX, SentLimitConfig,
     SharingRouterConfig, SigningConfig, Subject, TARGETS_MAX, TargetConfig, VALIDITY_DEFAULT,
     VALIDITY_RANGE, When,
 };
@@ -54,8 +54,8 @@ pub use presets::Preset;
 pub use reference::{bounds, reference};
 pub use requests::*;
 pub use router::{
-    ROUTER_CONNECTIONS_RANGE, ROUTER_DESTINATIONS_MAX, ROUTER_KNOWN_RANGE, RouterConfig,
-    RouterLimitConfig,
+    ROUTER_CONNECTIONS_RANGE, ROUTER_DESTINATIONS_MAX, ROUTER_KNOWN_RANGE, RouterAction,
+    RouterClassConfig, RouterConfig, RouterLimitConfig,
 };
 pub use schema::schema;
 pub use shape::Places;

@@ -55,7 +55,7 @@ fn of_services() -> Vec<(&'static str, String)> {
             "`listen`",
             format!("{LISTEN_MAX} a service, {LISTENS_MAX} in all, of which `*` takes two"),
         ),
-        ("`classes`", format!("{} a service", CLASSES_MAX - 1)),
+        ("`classes`", format!("{0} a service, {0} of a router's limit", CLASSES_MAX - 1)),
         (
             "source prefixes",
             format!(

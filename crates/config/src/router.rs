@@ -2,14 +2,16 @@
 //! The section `router`: what a router measures of the destinations behind it, and whether it limits new
 //! connections to one with a flash crowd.
 
+use super::check::CLASS_DEFAULT;
 use super::error::ConfigError;
 use super::shape::Places;
 use super::text;
-use super::types::Config;
+use super::types::{AbacusConfig, CLASS_SOURCES_MAX, Config, PolicyConfig};
+use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_model::remote::Scope;
-use tidegate_model::{Mode, RATE_FLOOR};
+use tidegate_model::{CLASSES_MAX, Mode, RATE_FLOOR};
 use tidegate_units::Rate;
 
 /// Most prefixes in which a router looks for destinations: each SYN is compared with all of them.
@@ -44,12 +46,16 @@ pub struct RouterConfig {
     #[serde(default = "sample")]
     #[schemars(range(min = SAMPLE_RANGE.0, max = SAMPLE_RANGE.1))]
     pub sample: u32,
+    /// Shows which hosts and paths a flash crowd asks for, where a packet shows them: HTTP/1 in cleartext, and server
+    /// names of TLS. For that the begin of one request in four is read meanwhile. Off by default.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hot_spots: bool,
     /// Limits new connections to a destination while it has a flash crowd. Without it nothing is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<RouterLimitConfig>,
 }
 
-/// The limit of a router on new connections to a destination with a flash crowd. What is above it is dropped.
+/// The limit of a router on new connections to a destination with a flash crowd.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RouterLimitConfig {
@@ -59,9 +65,103 @@ pub struct RouterLimitConfig {
     #[serde(default, with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::RateText")]
     pub min_rate: Option<Rate>,
+    /// How new connections beyond the limit are refused, of clients that no class names (drop).
+    #[serde(default, skip_serializing_if = "RouterAction::is_default")]
+    pub action: RouterAction,
+    /// Classes of clients that are refused in another way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = CLASSES_MAX - 1))]
+    pub classes: Vec<RouterClassConfig>,
+}
+
+/// How a router refuses a new connection.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum RouterAction {
+    /// Nothing is sent: the client tries again by itself.
+    #[default]
+    Drop,
+    /// A RST is sent: most clients fail at once. A proxy may take its server for dead.
+    Reset,
+    /// Dropped if there will be room when it comes back, else a RST (the Abacus filter that recognises
+    /// retransmissions).
+    Abacus,
+}
+
+impl RouterAction {
+    /// The word of the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Reset => "reset",
+            Self::Abacus => "abacus",
+        }
+    }
+
+    /// What becomes of a client's SYN that the limit refuses.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Drop => "dropped",
+            Self::Reset => "replied to with a RST",
+            Self::Abacus => {
+                "dropped if there will be room when it comes again, else replied to with a RST"
+            }
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A class of clients of a router. A client belongs to the class with the longest of the source prefixes that
+/// match it, else to the one of its DSCP, else to `default`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RouterClassConfig {
+    /// Its name, unique here; `default` is taken.
+    pub name: String,
+    /// Source prefixes, such as `198.51.100.0/24`; a bare address is one host.
+    #[serde(default, with = "text::prefixes", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<text::PrefixText>", length(max = CLASS_SOURCES_MAX))]
+    pub sources: Vec<IpNet>,
+    /// DSCP, on interfaces with `trust_dscp`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u8", range(max = 63))]
+    pub dscp: Option<u8>,
+    /// How its new connections beyond the limit are refused.
+    pub action: RouterAction,
 }
 
 impl RouterLimitConfig {
+    /// A limit that drops what is above it.
+    #[must_use]
+    pub const fn new(mode: Mode) -> Self {
+        Self { mode, min_rate: None, action: RouterAction::Drop, classes: Vec::new() }
+    }
+
+    /// What is done with clients, by the name of their class; first that of clients that no class names.
+    pub fn actions(&self) -> impl Iterator<Item = (&str, RouterAction)> {
+        let named = self.classes.iter().map(|class| (class.name.as_str(), class.action));
+        std::iter::once((CLASS_DEFAULT, self.action)).chain(named)
+    }
+
+    /// Whether a class has Abacus.
+    #[must_use]
+    pub fn wants_abacus(&self) -> bool {
+        self.actions().any(|(_, action)| action == RouterAction::Abacus)
+    }
+
+    /// When dropped clients come back, and how far ahead room is given away: as for services.
+    #[must_use]
+    pub fn abacus(&self) -> AbacusConfig {
+        PolicyConfig::default().abacus()
+    }
+
     /// New connections that a destination gets in any case.
     #[must_use]
     pub fn least(&self) -> Rate {
@@ -133,6 +233,8 @@ mod tests {
             "{mode: shadow}",
             "{mode: enforce, min_rate: 1/s}",
             "{mode: enforce, min_rate: 1000000/s}",
+            "{mode: enforce, action: reset}",
+            "{mode: enforce, action: abacus, classes: [{name: shops, sources: [192.0.2.7], action: drop}]}",
         ] {
             let router = format!("{{destinations: ['192.0.2.1:80'], limit: {limit}}}");
             assert_eq!(faults(&router), "");
@@ -152,6 +254,7 @@ mod tests {
             ("{destinations: ['192.0.2.1:80'], limit: {}}", "router.limit"),
             ("{destinations: ['192.0.2.1:80'], limit: {mode: off}}", "router.limit.mode"),
             ("{destinations: ['192.0.2.1:80'], limit: {mode: shadow, min_rate: 0.9/s}}", "1/s to"),
+            ("{destinations: ['192.0.2.1:80'], limit: {mode: shadow, action: reject}}", "action"),
             (
                 "{destinations: ['192.0.2.1:80'], limit: {mode: shadow, min_rate: 1000001/s}}",
                 "router.limit.min_rate",
@@ -159,6 +262,31 @@ mod tests {
         ] {
             let found = faults(router);
             assert!(found.contains(said), "{router}: {found:?} does not say {said:?}");
+        }
+    }
+
+    /// Classes are checked as those of services are.
+    #[test]
+    fn a_source_belongs_to_one_class_of_a_router() {
+        for (classes, said) in [
+            ("[{name: a, sources: [10.0.0.0/8], action: reset}]", ""),
+            ("[{name: a, sources: [10.0.0.0/8]}]", "action"),
+            ("[{name: a, action: reset}]", "needs sources or dscp"),
+            ("[{name: default, sources: [10.0.0.0/8], action: reset}]", "what no class names"),
+            ("[{name: a, dscp: 46, action: reset}]", "no interface trusts the DSCP"),
+            (
+                "[{name: a, sources: [10.0.0.1], action: reset}, {name: b, sources: [10.0.0.1], action: drop}]",
+                "classes[0] already",
+            ),
+            (
+                "[{name: a, sources: [10.0.0.1], action: reset}, {name: a, sources: [10.0.0.2], action: drop}]",
+                "router.limit.classes[1].name",
+            ),
+        ] {
+            let limit = format!("{{mode: enforce, classes: {classes}}}");
+            let found = faults(&format!("{{destinations: ['192.0.2.1:80'], limit: {limit}}}"));
+            assert!(found.contains(said), "{classes}: {found:?} does not say {said:?}");
+            assert_eq!(found.is_empty(), said.is_empty(), "{classes}: {found:?}");
         }
     }
 

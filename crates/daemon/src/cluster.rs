@@ -76,7 +76,20 @@ impl ClusterSenses {
         let (services, limited, fine) = (Vec::new(), Vec::new(), Vec::new());
         let (node, reports, problem, again) = (None, false, None, None);
         let (links, route, bus) = (Vec::new(), None, BusWatch::default());
-        Self { inner, clock, node, services, reports, limited, fine, problem, again, links, route, bus }
+        Self {
+            inner,
+            clock,
+            node,
+            services,
+            reports,
+            limited,
+            fine,
+            problem,
+            again,
+            links,
+            route,
+            bus,
+        }
     }
 
     fn follow(&mut self, config: &Config) -> Result<(), String> {

@@ -2,6 +2,7 @@
 //! The kernel's dataplane as a [`Plane`](crate::plane::Plane): configuration becomes a plan, limits
 //! become parameters, numbers become names.
 
+mod asked;
 mod away;
 mod crowds;
 mod limiting;

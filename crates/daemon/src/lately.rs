@@ -40,11 +40,14 @@ pub(crate) fn of_kernel(
         Some(found((service, shadow), lately.find(client, service, shadow)?))
     });
     let mut refused = Vec::from_iter(by_services);
+    let how = config.refused_at_router(client);
+    let (class, action) = how.map_or(("", ""), |(class, action)| (class, action.text()));
     for destination in limited {
         for shadow in [false, true] {
             if let Some(ago) = lately.find_at_router(client, *destination, shadow) {
                 let one = found((&destination.to_string(), shadow), ago);
-                refused.push(RefusedLately { router: true, ..one });
+                let (class, action) = (class.to_owned(), action.to_owned());
+                refused.push(RefusedLately { router: true, class, action, ..one });
             }
         }
     }

@@ -320,6 +320,9 @@ pub enum What {
         lasted: Nanos,
         /// SYNs beyond the limit: refused, in shadow counted.
         refused: u64,
+        /// Of the refused, those that were replied to with a RST.
+        #[serde(default)]
+        reset: u64,
         /// Refusals were only counted.
         shadow: bool,
     },

@@ -93,12 +93,34 @@ pub struct CrowdState {
     /// SYNs that its limits refused since it began.
     #[serde(default)]
     pub refused: u64,
+    /// Of those that this process refused, those that were replied to with a RST.
+    #[serde(default)]
+    pub reset: u64,
     /// SYNs beyond its limits that passed: in shadow, or as the lease ended.
     #[serde(default)]
     pub would_refuse: u64,
+    /// Whether its limit has an Abacus filter; without one clients with the action `abacus` are dropped. `None`: it has
+    /// no limit, or no class has that action.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abacus: Option<bool>,
+    /// What it asks for, the most wanted first, if that is looked at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hot_spots: Vec<HotSpotState>,
     /// What part of the limit of several routers its limit is; `None`: it is not divided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<PartState>,
+}
+
+/// A host, or a path of it, that many requests of a flash crowd are for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HotSpotState {
+    /// The host, such as `shop.example`; empty if the request names none.
+    pub host: String,
+    /// The path, such as `/live`; empty for all of the host.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// Share of the requests that were looked at lately, at least.
+    pub share: f64,
 }
 
 /// What was counted of a destination.
@@ -128,6 +150,9 @@ pub struct DestinationCounts {
     /// SYNs that a limit refused, copies of them included.
     #[serde(default)]
     pub refused: u64,
+    /// Of these, those that were replied to with a RST.
+    #[serde(default)]
+    pub reset: u64,
     /// SYNs that it would have refused: in shadow, or as the lease ended.
     #[serde(default)]
     pub would_refuse: u64,
@@ -171,6 +196,7 @@ impl DestinationCounts {
             again_bytes: of(self.again_bytes, other.again_bytes),
             delivered_bytes: of(self.delivered_bytes, other.delivered_bytes),
             refused: of(self.refused, other.refused),
+            reset: of(self.reset, other.reset),
             would_refuse: of(self.would_refuse, other.would_refuse),
         }
     }

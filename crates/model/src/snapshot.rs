@@ -564,8 +564,7 @@ pub struct RequestsState {
     /// Whether the service's handshakes show TCP_DEFER_ACCEPT (an empty ACK is held back for at least
     /// half of them, or for none), so that a refused request costs the server nothing; `None`: not known.
     pub defer_accept: Option<bool>,
-    /// Connections whose requests are followed, and how many have room, of all services together;
-    /// `None`: not known.
+    /// Connections whose requests are followed, and how many have room, of all services together; `None`: not known.
     pub followed: Option<Followed>,
     /// These connections, summed over time, in seconds.
     #[serde(default)]
@@ -793,6 +792,12 @@ pub struct RefusedLately {
     /// Whether the limit of a router refused a connection to a destination behind it.
     #[serde(default)]
     pub router: bool,
+    /// At a router: the client's class by its address, and how clients of it are refused, in words.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub class: String,
+    /// See `class`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub action: String,
     /// Whether that was only computed.
     pub shadow: bool,
     /// The last time is so long ago, at least.

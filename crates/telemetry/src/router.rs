@@ -4,7 +4,7 @@
 use crate::table::{plain, render_rows};
 use std::fmt::Write as _;
 use tidegate_model::Mode;
-use tidegate_model::router::{CrowdState, DestinationState, RouterState};
+use tidegate_model::router::{CrowdState, DestinationState, HotSpotState, RouterState};
 use tidegate_model::sharing::{PartState, SharingState};
 use tidegate_model::snapshot::Snapshot;
 use tidegate_units::Nanos;
@@ -54,6 +54,7 @@ pub fn router_lines(snapshot: &Snapshot) -> String {
     for crowd in state.crowds.iter().take(CROWDS_MAX) {
         let _ = writeln!(text, "  {}", crowd_line(crowd));
         text.push_str(&limit_line(crowd, state.limit_mode));
+        text.push_str(&hot_line(&crowd.hot_spots));
     }
     if let Some(more @ 1..) = state.crowds.len().checked_sub(CROWDS_MAX) {
         let _ = writeln!(text, "  and flash crowds at {more} more destinations");
@@ -68,7 +69,7 @@ pub fn router_lines(snapshot: &Snapshot) -> String {
 
 /// What its limit does, or why it has none.
 fn limit_line(crowd: &CrowdState, mode: Option<Mode>) -> String {
-    let CrowdState { limit, unlimited, refused, would_refuse, .. } = crowd;
+    let CrowdState { limit, unlimited, refused, reset, would_refuse, .. } = crowd;
     let Some(rate) = limit else {
         return match unlimited.as_str() {
             "" => String::new(),
@@ -76,15 +77,38 @@ fn limit_line(crowd: &CrowdState, mode: Option<Mode>) -> String {
         };
     };
     let part = crowd.part.map(part_text).unwrap_or_default();
-    match mode {
+    let reset = match reset {
+        0 => String::new(),
+        n => format!(" ({n} with a RST)"),
+    };
+    let mut text = match mode {
         Some(Mode::Enforce) => {
-            format!("    limited to {rate:.1} new connections/s, {refused} SYNs refused{part}\n")
+            format!(
+                "    limited to {rate:.1} new connections/s, {refused} SYNs refused{reset}{part}\n"
+            )
         }
         _ => {
             format!(
                 "    shadow: limit of {rate:.1} new connections/s, {would_refuse} SYNs would be refused{part}\n"
             )
         }
+    };
+    if crowd.abacus == Some(false) {
+        text.push_str(
+            "    all Abacus filters are taken: clients with the action abacus are dropped\n",
+        );
+    }
+    text
+}
+
+/// What it asks for.
+fn hot_line(hot_spots: &[HotSpotState]) -> String {
+    let of = |HotSpotState { host, path, share }: &HotSpotState| {
+        format!("{}{} {:.0} %", plain(host), plain(path), share * 100.0)
+    };
+    match hot_spots {
+        [] => String::new(),
+        all => format!("    asks for {}\n", all.iter().map(of).collect::<Vec<_>>().join(", ")),
     }
 }
 

@@ -6,4 +6,5 @@ mod crowd;
 mod durations;
 mod hot;
 mod pushback;
+mod refusal;
 mod tsw;

@@ -2,7 +2,7 @@
 //! Detectors and limits at the router.
 
 use super::flows::{Flows, Happened, Syn};
-use super::spec::{Control, NewsSpec};
+use super::spec::{Control, NewsSpec, Protocol};
 use crate::net::{Kind, Packet, Side, Verdict};
 use std::collections::BTreeMap;
 use tidegate_control::crowd::{
@@ -10,8 +10,8 @@ use tidegate_control::crowd::{
     fastest,
 };
 use tidegate_policy::{
-    Action, AgedHotSpots, BucketSpec, CrowdGate, CrowdLimit, CrowdRule, Durations, Event, HotSpots,
-    VerdictKind,
+    AbacusExactSpec, Action, AgedHotSpots, BucketSpec, CrowdAction, CrowdFilter, CrowdGate,
+    CrowdLimit, CrowdRule, Durations, Event, HotSpots, VerdictKind,
 };
 use tidegate_units::{Nanos, Random as _, Rate, Share};
 use tidegate_workload::Rng;
@@ -30,6 +30,10 @@ const HOT: f64 = 0.1;
 /// is some 500 hits an interval of 64 s at the paper's rates.
 const SAMPLE: f64 = 0.25;
 const OUT_S: u32 = 64;
+/// When dropped clients come again, in seconds, as the product takes it: what the schedules of all stacks have in common.
+const SCHEDULE: [u16; 3] = [1, 3, 7];
+/// The same of around 2003.
+const SCHEDULE_CLASSIC: [u16; 2] = [3, 9];
 
 /// Which detector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +87,10 @@ pub(super) struct Router {
     hot: HotSpots,
     aged: AgedHotSpots,
     gate: CrowdGate,
+    /// How ours refuses, and, for Abacus, when clients come again, and the filters of limited destinations.
+    action: CrowdAction,
+    schedule: Vec<u16>,
+    filters: BTreeMap<u64, CrowdFilter>,
     /// The first one controls, if a published one does.
     watchers: Vec<Watcher>,
     crowds: Crowds,
@@ -117,6 +125,12 @@ impl Router {
             hot: HotSpots::default(),
             aged: AgedHotSpots::new(Share::new(SAMPLE), OUT_S),
             gate: CrowdGate::default(),
+            action: spec.action,
+            schedule: match spec.protocol {
+                Protocol::Classic => SCHEDULE_CLASSIC.to_vec(),
+                Protocol::Today => SCHEDULE.to_vec(),
+            },
+            filters: BTreeMap::new(),
             watchers: watched.into_iter().map(Watcher::new).collect(),
             crowds: Crowds::default(),
             overdue: BTreeMap::new(),
@@ -165,11 +179,18 @@ impl Router {
         self.aged.hit(key, random >> 16, now);
         let priority = u8::from(syn == Syn::Again);
         let event = Event { key, random, priority, ..Event::at(now.0) };
-        let admitted = self.gate.admit(&self.hot, &event).kind == VerdictKind::Admit;
+        let kind = match self.filters.get_mut(&key) {
+            Some(filter) => {
+                let copies = packet.flow.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                filter.admit(self.action, &Event { key: copies, ..event }).kind
+            }
+            None => self.gate.admit(&self.hot, &event).kind,
+        };
+        let admitted = kind == VerdictKind::Admit;
         self.flows.evaluated(packet, key, admitted);
         if !admitted {
             *self.refused.entry(key).or_default() += 1;
-            return Verdict::Drop;
+            return if kind == VerdictKind::Reject { Verdict::Reset } else { Verdict::Drop };
         }
         self.admitted += 1;
         self.watchers.iter_mut().for_each(|watcher| watcher.admitted += 1);
@@ -243,11 +264,33 @@ impl Router {
         for (key, bucket) in limited {
             if limits.len() < CrowdGate::LIMITS {
                 in_force.insert(key, bucket.rate.get());
+                let action = match self.action {
+                    CrowdAction::Reset => Action::Reject,
+                    CrowdAction::Drop | CrowdAction::Abacus => Action::Drop,
+                };
+                let bucket = BucketSpec { action, ..bucket };
+                self.filter(key, &bucket);
                 limits.push(CrowdLimit { key, bucket });
             }
         }
         self.limited = in_force;
+        self.filters.retain(|key, _| self.limited.contains_key(key));
         self.set(CrowdRule::Own, &limits);
+    }
+
+    /// Abacus has a filter for each limit.
+    fn filter(&mut self, key: u64, bucket: &BucketSpec) {
+        if self.action != CrowdAction::Abacus {
+            return;
+        }
+        let (schedule, period) = (self.schedule.clone(), Nanos::SECOND);
+        let window = schedule.last().copied().unwrap_or_default();
+        let spec = AbacusExactSpec { bucket: bucket.clone(), schedule, window, period };
+        let set = match self.filters.get_mut(&key) {
+            Some(filter) => filter.set(&spec),
+            None => CrowdFilter::new(&spec).map(|filter| drop(self.filters.insert(key, filter))),
+        };
+        debug_assert!(set.is_ok(), "{set:?}");
     }
 
     /// The rate of the strictest limit.

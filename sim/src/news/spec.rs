@@ -2,6 +2,7 @@
 //! One setting. The defaults are the paper's where it prints a number, else ours with a reason.
 
 use tidegate_control::crowd::PublishedSpec;
+use tidegate_policy::CrowdAction;
 use tidegate_units::Nanos;
 
 /// What is in force at the router.
@@ -115,6 +116,8 @@ pub struct NewsSpec {
     pub objective: Nanos,
     /// What is in force.
     pub control: Control,
+    /// How ours refuses.
+    pub action: CrowdAction,
     /// Published detectors that only watch. Ours watches always.
     pub watched: Vec<PublishedSpec>,
     /// Share of the connections that are the fastest ones (5 % in the text, 10 % in the authors' code).
@@ -148,6 +151,7 @@ impl NewsSpec {
             patience: Nanos::from_secs(10),
             objective: Nanos::from_secs(2),
             control: Control::None,
+            action: CrowdAction::Drop,
             watched: Vec::new(),
             fastest: 0.1,
             flows: 1 << 16,

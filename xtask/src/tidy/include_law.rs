@@ -101,7 +101,7 @@ const LAW: [Row; 23] = [
     },
     Row {
         folder: "bpf/router",
-        ours: &["bpf/router/", "bpf/packet/", ABI, "policy/"],
+        ours: &["bpf/router/", "bpf/reply/", "bpf/packet/", ABI, "policy/"],
         system: &["bpf/"],
     },
     Row {

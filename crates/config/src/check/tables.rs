@@ -94,7 +94,11 @@ impl Check<'_> {
             classes.map(move |(i, class)| (path(i), class.sources.len()))
         });
         let exempt = ("exempt.sources".to_owned(), config.exempt.sources.len());
-        let lists = of_classes.chain([exempt]);
+        let limit = config.router.as_ref().and_then(|router| router.limit.as_ref());
+        let of_router = limit.into_iter().flat_map(|limit| limit.classes.iter().enumerate());
+        let of_router = of_router
+            .map(|(i, class)| (format!("router.limit.classes[{i}].sources"), class.sources.len()));
+        let lists = of_classes.chain([exempt]).chain(of_router);
         self.table(lists, PREFIXES_MAX, "source prefixes in all classes and exempt together");
     }
 

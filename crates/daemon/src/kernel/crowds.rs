@@ -90,8 +90,9 @@ struct Told {
     /// Its begin is an event.
     is_event: bool,
     since: Nanos,
-    /// SYNs that were beyond limits before it.
+    /// SYNs that were beyond limits before it, and those of them that were replied to.
     beyond: u64,
+    reset: u64,
 }
 
 /// A destination that is watched.
@@ -411,7 +412,8 @@ impl FlashCrowds {
             one.told_limits.retain(|then| now.since(*then) < EVENT_EVERY);
             let fits = one.told_limits.len() < LIMIT_EVENTS_EACH;
             let is_event = fits && self.told_limits.len() < LIMIT_EVENTS_MAX;
-            one.told_limit = Some(Told { mode, is_event, since: now, beyond: one.beyond(mode) });
+            let (beyond, reset) = (one.beyond(mode), one.counts.reset);
+            one.told_limit = Some(Told { mode, is_event, since: now, beyond, reset });
             if is_event {
                 self.told_limits.push_back(now);
                 one.told_limits.push_back(now);
@@ -443,12 +445,21 @@ impl FlashCrowds {
                 limit,
                 unlimited: unlimited.to_owned(),
                 refused,
+                reset: one.counts.reset.saturating_sub(alarm.before.reset),
                 would_refuse,
+                abacus: one.limited.filter(),
+                hot_spots: Vec::new(),
                 part: limit.and_then(|_| self.sharing.part(*place as u64)),
             };
             Some((*place, state))
         };
         self.watched.iter().filter_map(of).collect()
+    }
+
+    /// The places of destinations with a crowd.
+    pub(super) fn crowded(&self) -> BTreeSet<usize> {
+        let crowded = self.watched.iter().filter(|(_, one)| one.alarm.is_some());
+        crowded.map(|(place, _)| *place).collect()
     }
 
     /// Destinations that have a limit.
@@ -594,8 +605,9 @@ impl Watched {
         let told = self.told_limit.take().filter(|told| told.is_event)?;
         let (destination, why) = (self.address.to_string(), self.unlimited.to_owned());
         let refused = self.beyond(told.mode).saturating_sub(told.beyond);
+        let reset = self.counts.reset.saturating_sub(told.reset);
         let (lasted, shadow) = (now.since(told.since), told.mode == Mode::Shadow);
-        Some(What::CrowdUnlimited { destination, why, lasted, refused, shadow })
+        Some(What::CrowdUnlimited { destination, why, lasted, refused, reset, shadow })
     }
 
     /// What is new since the last look.

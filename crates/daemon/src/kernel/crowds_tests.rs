@@ -64,6 +64,10 @@ impl Counted for Fake {
         Ok(())
     }
 
+    fn has_filter(&self, _: usize) -> Option<bool> {
+        None
+    }
+
     fn renew(&self, now: Nanos, mode: Option<Mode>) -> Result<(), Error> {
         self.2.set((now, mode));
         Ok(())

@@ -115,6 +115,8 @@ pub(super) struct Limited {
     counted: RouterLimited,
     /// Connections per second, as the kernel has it.
     rate: Option<f64>,
+    /// Whether it has an Abacus filter, where one is wanted.
+    filter: Option<bool>,
     /// It had one in the process before.
     resumes: bool,
 }
@@ -130,6 +132,11 @@ impl Limited {
 
     pub(super) const fn rate(&self) -> Option<f64> {
         self.rate
+    }
+
+    /// Whether it has an Abacus filter; `None`: there is no limit, or none is wanted.
+    pub(super) fn filter(&self) -> Option<bool> {
+        self.rate.and(self.filter)
     }
 
     /// It had one in the process before, and has it again if the law still wants it.
@@ -192,7 +199,9 @@ impl Limited {
         let bucket = BucketSpec::new(Rate::per_second(limit.rate), burst, Action::Drop);
         // Also where it fails: what the kernel has may be this one.
         self.rate = Some(limit.rate);
-        counted.set_limit(place, Some(&bucket))
+        let set = counted.set_limit(place, Some(&bucket));
+        self.filter = counted.has_filter(place);
+        set
     }
 
     /// Ends the limit, if there is one.

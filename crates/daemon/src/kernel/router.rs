@@ -2,6 +2,7 @@
 //! A router's measurement and limits as the daemon keeps them: sweeps with the heartbeats, figures once an interval, and
 //! links that are made again. It is no part of what protects: whatever fails here is told, and all else goes on.
 
+use super::asked::Asked;
 use super::crowds::FlashCrowds;
 use super::limiting::LimitIntent;
 use crate::state::KeptCrowd;
@@ -9,11 +10,11 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tidegate_bpf::{Dataplane, Error, Interface, Router, RouterLosses, RouterTimes};
-use tidegate_config::{Config, RouterConfig};
+use tidegate_config::{Config, Replies, RouterConfig};
 use tidegate_model::Mode;
 use tidegate_model::record::What;
 use tidegate_model::router::{
-    DestinationCounts, DestinationFigures, DestinationState, RouterState,
+    CrowdState, DestinationCounts, DestinationFigures, DestinationState, RouterState,
 };
 use tidegate_model::sharing::{DestinationReport, RouterReports};
 use tidegate_model::snapshot::ReasonCount;
@@ -47,6 +48,8 @@ pub(super) struct Measured {
     before: Option<(Nanos, Vec<DestinationCounts>)>,
     times: BTreeMap<usize, RouterTimes>,
     crowds: FlashCrowds,
+    /// What they ask for.
+    asked: Asked,
     /// What is wanted of limits.
     intent: LimitIntent,
     /// Whom no limit refuses, and why the kernel does not know.
@@ -54,6 +57,9 @@ pub(super) struct Measured {
     unexempted: Option<String>,
     /// The first heartbeat and the last one: what the process before limited is not known.
     beats: Option<(Nanos, Nanos)>,
+    /// How many replies there may be, and why the kernel does not know how clients are refused.
+    replies: Replies,
+    unrefused: Option<String>,
     /// When destinations had a limit last.
     limited: BTreeMap<SocketAddr, Nanos>,
     /// What happened to what is not measured any more.
@@ -76,14 +82,16 @@ impl Measured {
     ) -> Self {
         let Some(section) = &config.router else { return Self::default() };
         let (state, intent) = (Some(fresh(section)), LimitIntent::of(config));
-        let sources = config.exempt.sources.clone();
-        let mut measured = Self { interfaces, state, intent, sources, ..Self::default() };
+        let (sources, replies) = (config.exempt.sources.clone(), config.replies.clone());
+        let mut measured = Self { interfaces, state, intent, sources, replies, ..Self::default() };
         match Router::load_beside(section, dataplane) {
             Ok(router) => measured.router = Some(router),
             Err(error) => measured.unattached = vec![error.to_string()],
         }
         measured.crowds.share_with(&others(config));
+        measured.asked.want(section.hot_spots);
         measured.exempt();
+        measured.refuse();
         measured.attach(dataplane);
         if measured.unattached.is_empty() {
             tracing::info!(destinations = section.destinations.len(), "measures as a router");
@@ -102,8 +110,8 @@ impl Measured {
             (None, None) => false,
         };
         (!can).then_some(
-            "router: the section, its connections, destinations_max and sample come by a restart only: \
-             start the daemon anew with them",
+            "router: the section, its connections, destinations_max and sample, and the first action abacus come by a \
+             restart only: start the daemon anew with them",
         )
     }
 
@@ -128,8 +136,11 @@ impl Measured {
             tracing::warn!(%error, "router: the destinations are those of before");
         }
         (self.intent, self.sources) = (LimitIntent::of(config), config.exempt.sources.clone());
+        self.replies = config.replies.clone();
+        self.asked.want(section.hot_spots);
         self.crowds.share_with(&others(config));
         self.exempt();
+        self.refuse();
         self.attach(dataplane);
     }
 
@@ -150,6 +161,17 @@ impl Measured {
         self.unexempted = why;
     }
 
+    /// How clients are refused. What the kernel does not take is tried again.
+    fn refuse(&mut self) {
+        let Some(router) = &mut self.router else { return };
+        let failed = router.refuse(&self.replies).err();
+        let why = failed.map(|error| format!("classes and actions cannot be written: {error}"));
+        if let Some(text) = why.as_ref().filter(|_| self.unrefused.is_none()) {
+            tracing::warn!("router: clients are refused as before: {text}");
+        }
+        self.unrefused = why;
+    }
+
     fn attach(&mut self, dataplane: &Dataplane) {
         let Some(router) = &mut self.router else { return };
         self.unattached = router.attach(&self.interfaces, Some(dataplane));
@@ -162,6 +184,9 @@ impl Measured {
         }
         if self.unexempted.is_some() {
             self.exempt();
+        }
+        if self.unrefused.is_some() {
+            self.refuse();
         }
         if self.router.as_ref().is_none_or(Router::is_attached) {
             (self.pause, self.look_at) = (LOOK_EVERY, now + LOOK_EVERY);
@@ -186,7 +211,8 @@ impl Measured {
         let intended = self.crowds.intend(router, &self.intent, now);
         let swept = router.sweep().and_then(|_| self.crowds.swept(router, now, sample));
         let awaited = look_for_crowds(router, &mut self.crowds, now);
-        let swept = swept.and(intended).and(awaited);
+        let asked = self.asked.tick(router, &self.crowds.crowded(), now);
+        let swept = swept.and(intended).and(awaited).and(asked);
         // What is shown does not stand still where a sweep fails.
         let looked = if due { self.look(now) } else { Ok(()) };
         self.failed = swept.and(looked).err().map(|error| error.to_string());
@@ -218,7 +244,11 @@ impl Measured {
         self.limited.extend(self.crowds.limited().map(|destination| (destination, now)));
         self.limited.retain(|_, then| now.since(*then) <= REFUSED_KNOWN_FOR);
         if let Some(state) = &mut self.state {
-            state.crowds = self.crowds.now(now).into_values().collect();
+            let crowds = self.crowds.now(now).into_iter().map(|(place, crowd)| {
+                let hot_spots = self.asked.hot_spots(place);
+                CrowdState { hot_spots, ..crowd }
+            });
+            state.crowds = crowds.collect();
             state.crowds_total = self.crowds.began();
             state.crowds_time = self.crowds.lasted();
             (state.limits_time, state.limits_allowed) = self.crowds.limits();
@@ -262,7 +292,10 @@ impl Measured {
     pub(super) fn doubts(&self) -> impl Iterator<Item = String> + '_ {
         let problems = self.unattached.iter().chain(&self.failed);
         let open = self.unexempted.iter().map(|text| format!("router: nothing is limited: {text}"));
-        problems.map(|text| format!("router: not everything is measured: {text}")).chain(open)
+        let before = self.unrefused.iter();
+        let before = before.map(|text| format!("router: clients are refused as before: {text}"));
+        let unmeasured = problems.map(|text| format!("router: not everything is measured: {text}"));
+        unmeasured.chain(open).chain(before)
     }
 
     /// Reads all destinations, and makes figures of the interval.
@@ -392,6 +425,7 @@ fn scaled(counts: DestinationCounts, sample: u64) -> DestinationCounts {
         again_bytes: of(counts.again_bytes),
         delivered_bytes: of(counts.delivered_bytes),
         refused: counts.refused,
+        reset: counts.reset,
         would_refuse: counts.would_refuse,
     }
 }

@@ -27,13 +27,18 @@ impl What {
                 let done = if *shadow { "would be limited" } else { "are limited" };
                 format!("{destination}: new connections {done} to {rate:.1}/s")
             }
-            Self::CrowdUnlimited { destination, why, lasted, refused, shadow } => {
+            Self::CrowdUnlimited { destination, why, lasted, refused, reset, shadow } => {
                 let (done, what) = match shadow {
                     true => ("would be limited", "would have been refused"),
                     false => ("are limited", "were refused"),
                 };
+                let reset = match reset {
+                    0 => String::new(),
+                    n => format!(", {n} of them with a RST"),
+                };
                 format!(
-                    "{destination}: new connections {done} no longer, after {lasted}: {why}; {refused} SYNs {what}"
+                    "{destination}: new connections {done} no longer, after {lasted}: {why}; {refused} SYNs \
+                     {what}{reset}"
                 )
             }
             Self::RouterHeard { router } => {

@@ -98,6 +98,10 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("router_connections", Itself("what found no room is a counter")),
     ("router_destinations", Itself(NUMBER)),
     ("router_flash_crowd", Sum("router_flash_crowd_seconds_total")),
+    (
+        "router_hot_spot_share_ratio",
+        Itself("it is of the last seconds already, with counts that fade"),
+    ),
     ("router_limit_rate_per_second", Sum("router_limit_allowed_connections_total")),
     (
         "router_limit_share_ratio",

@@ -73,6 +73,22 @@ pub(crate) const METRICS: &[Metric] = &[
             each(s, |r| r.crowds.iter().for_each(|crowd| out(&[&crowd.destination], 1_u64.into())));
         },
     ),
+    gauge(
+        "router_hot_spot_share",
+        "ratio",
+        "Share of the requests of a flash crowd that are for the one host, or path of a host, that most ask for; absent \
+         without the key hot_spots, and where no packet shows one. Status says which it is: names that clients write \
+         are no labels.",
+        &["destination"],
+        |s, out| {
+            each(s, |r| {
+                for crowd in &r.crowds {
+                    let most = crowd.hot_spots.iter().map(|hot| hot.share).reduce(f64::max);
+                    most.iter().for_each(|share| out(&[&crowd.destination], (*share).into()));
+                }
+            });
+        },
+    ),
     counter(
         "router_flash_crowd",
         "seconds",
@@ -99,6 +115,13 @@ pub(crate) const METRICS: &[Metric] = &[
                 out(&[&d.address, "would-refuse"], d.counts.would_refuse.into());
             })
         },
+    ),
+    counter(
+        "router_reset",
+        "syns",
+        "Of the refused SYNs to a destination, those that were replied to with a RST.",
+        &["destination"],
+        |s, out| of_each(s, |d| out(&[&d.address], d.counts.reset.into())),
     ),
     gauge(
         "router_limit_rate",

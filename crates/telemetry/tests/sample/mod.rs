@@ -6,7 +6,7 @@ use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::record::{Levels, Shed, Sums};
 use tidegate_model::remote::{Restriction, Unit};
 use tidegate_model::router::{
-    CrowdState, DestinationCounts, DestinationFigures, DestinationState, RouterState,
+    CrowdState, DestinationCounts, DestinationFigures, DestinationState, HotSpotState, RouterState,
 };
 use tidegate_model::shadow::ShadowSums;
 use tidegate_model::sharing::{BusState, PartState, SharingState};
@@ -559,7 +559,16 @@ fn crowd() -> CrowdState {
         limit: Some(48.25),
         unlimited: String::new(),
         refused: 900,
+        reset: 120,
         would_refuse: 31,
+        abacus: Some(false),
+        hot_spots: [("", 0.91), ("/live", 0.64)]
+            .map(|(path, share)| HotSpotState {
+                host: "shop.example".into(),
+                path: path.into(),
+                share,
+            })
+            .into(),
         part: Some(PartState { routers: 2, whole: 80.5, share: 0.6 }),
     }
 }
@@ -577,6 +586,7 @@ pub(crate) fn router() -> RouterState {
         again_bytes: 90_000,
         delivered_bytes: 8_900_000,
         refused: 913,
+        reset: 120,
         would_refuse: 31,
     };
     let figures = DestinationFigures {

@@ -39,7 +39,7 @@ def come():
     began = time.monotonic()
     try:
         c = socket.create_connection((host, int(port)), timeout=4)
-        c.sendall(b'q' * 100)
+        c.sendall(b'GET /live HTTP/1.1\r\nHost: shop.example\r\nX: ' + b'x' * 53 + b'\r\n\r\n')
         while c.recv(65536): pass
         c.close()
         if time.monotonic() - began < 2: good.write(b'.')
@@ -55,6 +55,20 @@ import socket, sys
 host, port = sys.argv[1].rsplit(':', 1)
 source = (sys.argv[2], 0) if sys.argv[2:] else None
 for n in range(40): socket.create_connection((host, int(port)), 0.8, source).close()
+";
+
+/// Twenty connections one after the other, from an address: how many are there, refused with a RST, without a reply.
+const OUTCOMES: &str = r"
+import socket, sys
+host, port = sys.argv[1].rsplit(':', 1)
+found = [0, 0, 0]
+for n in range(20):
+    try:
+        socket.create_connection((host, int(port)), 0.8, (sys.argv[2], 0)).close()
+        found[0] += 1
+    except ConnectionRefusedError: found[1] += 1
+    except TimeoutError: found[2] += 1
+print(*found)
 ";
 
 fn python(namespace: &Path, program: &str, arguments: &[&str]) -> Command {
@@ -136,6 +150,17 @@ impl Scene {
     /// Whether every SYN of forty passes.
     pub(crate) fn all_pass(&self, at: &str) -> bool {
         all_pass_from(&self.clients.path(), None, at)
+    }
+
+    /// Of twenty connections from an address to the hot destination: those that are there, those that a RST refused,
+    /// those without a reply.
+    pub(crate) fn outcomes(&self, source: &str) -> [u32; 3] {
+        let arguments = [self.hot, source];
+        let output = python(&self.clients.path(), OUTCOMES, &arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let counts: Vec<u32> = text.split_whitespace().map(|n| n.parse().unwrap()).collect();
+        counts.try_into().unwrap()
     }
 
     /// Whether a limit refuses at the hot destination: some SYN of forty does not pass, and it is counted.

@@ -21,6 +21,8 @@ pub(in crate::kernel) trait Counted {
     fn limited(&self, place: usize) -> Option<RouterLimited>;
     /// Limits new connections to a destination, or does not any more.
     fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error>;
+    /// Whether the limit of a destination has an Abacus filter; `None`: no class wants one.
+    fn has_filter(&self, place: usize) -> Option<bool>;
     /// The lease on all limits, and how they hold; `None`: they do not.
     fn renew(&self, now: Nanos, mode: Option<Mode>) -> Result<(), Error>;
 }
@@ -52,6 +54,10 @@ impl Counted for tidegate_bpf::Router {
 
     fn set_limit(&self, place: usize, limit: Option<&BucketSpec>) -> Result<(), Error> {
         self.set_limit(place, limit)
+    }
+
+    fn has_filter(&self, place: usize) -> Option<bool> {
+        self.has_filter(place)
     }
 
     fn renew(&self, now: Nanos, mode: Option<Mode>) -> Result<(), Error> {

@@ -71,7 +71,8 @@ fn a_congested_router_marks_random_packets_of_no_class() {
     for class in [46, 3, 10] {
         assert_eq!(dscp(&hooks, false, &ask(1, class)), class, "a class is none");
     }
-    for other in [eth().ipv6().udp(9, 80), eth().arp(), ask(1, 0).version(5)] {
+    let other_version = eth().ipv4().version(5).to4(SERVER).udp(9, 80);
+    for other in [eth().ipv6().udp(9, 80), eth().arp(), other_version] {
         let frame = other.bytes();
         (0..64).for_each(|_| assert_eq!(hooks.give(false, &frame).unwrap(), frame));
     }

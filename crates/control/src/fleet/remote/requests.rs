@@ -231,7 +231,6 @@ mod tests {
         let first = first.expect("a limit");
         assert!(first < 50, "within 5 s: {first}");
         let goodput = served / 50.0 / CAPACITY;
-        println!("first limit after {first} ticks, goodput {goodput:.3} C, {longest} wait at most");
         assert!(goodput >= 0.95, "{goodput}");
         assert!(longest < CAPACITY, "{longest} wait, which is more than a second");
         // It ends when all fits again.

@@ -26,11 +26,11 @@
 
 struct tg_border {
 	struct tg_ipv4 ip;	/* and behind it, as in the packet */
-	__u8 option[64];	/* a power of two; zero behind the last */
-	__u32 bytes;		/* of options */
-	__u32 rest;		/* of the one that is walked, from here on */
-	__u32 clears;		/* it is cleared */
-	__u32 cleared;		/* bytes of options that were */
+	__u8 option[44];	/* zero behind the last */
+	__u8 bytes;		/* of options */
+	__u8 rest;		/* of the one that is walked, from here on */
+	__u8 clears;		/* it is cleared */
+	__u8 cleared;		/* bytes of options that were */
 	__s32 more;		/* by which the sum of all words has grown */
 };
 
@@ -40,13 +40,15 @@ static long tg_border_option(__u32 i, struct tg_border *b)
 	__s32 more;
 	__u8 byte;
 
-	if (i >= b->bytes)
+	/* what is compared must be what is used */
+	barrier_var(i);
+	if (i >= TG_BORDER_OPTIONS_MAX || i >= b->bytes)
 		return 1;
-	byte = b->option[i & 63];
+	byte = b->option[i];
 	if (!b->rest) {
 		if (byte == TG_BORDER_NOP)
 			return 0;
-		b->rest = b->option[(i + 1) & 63];
+		b->rest = b->option[i + 1];
 		if (byte == TG_BORDER_END || b->rest < 2)
 			return 1;
 		b->clears = byte == TG_BORDER_OPTION;
@@ -56,7 +58,7 @@ static long tg_border_option(__u32 i, struct tg_border *b)
 		return 0;
 	more = TG_BORDER_NOP - (__s32)byte;
 	b->more += i & 1 ? more : more * 256;
-	b->option[i & 63] = TG_BORDER_NOP;
+	b->option[i] = TG_BORDER_NOP;
 	b->cleared++;
 	return 0;
 }

@@ -56,8 +56,11 @@ static __always_inline int tg_router_may_reply(const struct tg_packet *p,
 					       __u32 ifindex, __u64 now_ns)
 {
 	const struct tg_router_actions *all = tg_router_at(&tg_router_actions, 0);
+	struct tg_router_way way;
 
+	/* of a connection that is followed this RST would be taken for the server's */
 	return all && tg_answer_possible(p, ifindex) &&
+	       !tg_router_find(tg_hash_flow(p, 0), &way) &&
 	       tg_answer_token(&all->replies, TG_ANSWERS_ALL, now_ns);
 }
 

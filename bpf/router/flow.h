@@ -297,4 +297,34 @@ static __always_inline int tg_router_server(struct tg_router_flow *f,
 	return 0;
 }
 
+/* A place in the table. */
+struct tg_router_way {
+	__u64 *fingerprint;
+	struct tg_router_flow *flow;
+};
+
+static __always_inline struct tg_router_set *tg_router_set_of(__u64 fingerprint)
+{
+	return tg_router_at(&tg_router_flows,
+			    fingerprint >> 32 & settings.flow_mask);
+}
+
+/* 1: found. */
+static __always_inline int tg_router_find(__u64 fingerprint,
+					  struct tg_router_way *way)
+{
+	struct tg_router_set *set = tg_router_set_of(fingerprint);
+
+	if (!set)
+		return 0;
+	for (int i = 0; i < TG_ROUTER_WAYS; i++) {
+		if (READ_ONCE(set->fingerprint[i]) != fingerprint)
+			continue;
+		way->fingerprint = &set->fingerprint[i];
+		way->flow = &set->flow[i];
+		return 1;
+	}
+	return 0;
+}
+
 #endif

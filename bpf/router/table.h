@@ -20,36 +20,6 @@
 
 #define TG_ROUTER_NOTE_UNITS 3	/* a note is young for so long */
 
-/* A place in the table. */
-struct tg_router_way {
-	__u64 *fingerprint;
-	struct tg_router_flow *flow;
-};
-
-static __always_inline struct tg_router_set *tg_router_set_of(__u64 fingerprint)
-{
-	return tg_router_at(&tg_router_flows,
-			    fingerprint >> 32 & settings.flow_mask);
-}
-
-/* 1: found. */
-static __always_inline int tg_router_find(__u64 fingerprint,
-					  struct tg_router_way *way)
-{
-	struct tg_router_set *set = tg_router_set_of(fingerprint);
-
-	if (!set)
-		return 0;
-	for (int i = 0; i < TG_ROUTER_WAYS; i++) {
-		if (READ_ONCE(set->fingerprint[i]) != fingerprint)
-			continue;
-		way->fingerprint = &set->fingerprint[i];
-		way->flow = &set->flow[i];
-		return 1;
-	}
-	return 0;
-}
-
 /* Gives the place of a connection back. 1: we did, and nobody else. */
 static __always_inline int tg_router_free(__u64 *at, __u64 fingerprint)
 {

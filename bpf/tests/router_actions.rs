@@ -164,14 +164,17 @@ fn only_what_is_refused_gets_a_rst() {
     assert_eq!(world.syn(V4, 2000), RouterOutcome::Passes, "a copy of one that passed");
     let open = between(OPENER.parse().unwrap(), (9, HOT), false).seq(ISN + 1).ack(101).data(b"x");
     assert_eq!(world.becomes(&open), RouterOutcome::Passes);
-    // Nobody is there to be replied to: a group, the destination itself.
+    // A RST of ours would end the connection here.
+    let forged = syn(OPENER, (9, HOT)).seq(ISN + 9);
+    assert_eq!(world.becomes(&forged), RouterOutcome::Dropped, "on a tuple that is open");
+    // Nobody is there to be replied to: a group.
     let group = syn("224.0.0.1", (2001, HOT));
     assert_eq!(world.becomes(&group), RouterOutcome::Dropped);
     world.renew(Some(Mode::Shadow));
     assert_eq!(world.syn(V4, 2003), RouterOutcome::Passes, "in shadow");
     world.renew(None);
     assert_eq!(world.syn(V4, 2004), RouterOutcome::Passes, "open");
-    assert_eq!(world.refused(), (1, 0));
+    assert_eq!(world.refused(), (2, 0));
 }
 
 /// As [`Config::refused_at_router`] says of addresses, the kernel does.

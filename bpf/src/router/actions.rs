@@ -149,7 +149,9 @@ fn actions(limit: Option<&RouterLimitConfig>, replies: &Replies) -> RouterAction
     };
     actions.action = [code(limit.action); abi::CLASSES_MAX];
     for (class, number) in limit.classes.iter().zip(1_u8..) {
-        actions.action[usize::from(number)] = code(class.action);
+        if let Some(place) = actions.action.get_mut(usize::from(number)) {
+            *place = code(class.action);
+        }
         let by_dscp = class.dscp.and_then(|dscp| actions.dscp.get_mut(usize::from(dscp)));
         if let Some(place) = by_dscp {
             *place = number;

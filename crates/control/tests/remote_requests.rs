@@ -153,3 +153,28 @@ fn each_form_is_told_with_the_clamps_of_a_rate() {
         assert!(host.inbound.states_at(host.now, &[WEB_A, WEB_B, API_SEARCH]).is_empty());
     }
 }
+
+/// One scope that is granted covers many buckets, and each is renewed as often as a scope.
+#[test]
+fn the_quota_counts_the_buckets_under_a_grant() {
+    let names = ["a", "b", "c"];
+    let mut inbound = Inbound::of(Unit::Requests);
+    let scopes = vec!["shop".parse().unwrap()];
+    let grant = Grant { peer: "b1".into(), scopes, ..Grant::default() };
+    inbound.follow(&[grant], names.map(|name| bucket("shop", name, true)).into());
+    inbound.session("b1", Some((7, 1)));
+    let mut host = Host { inbound, ..Host::new() };
+    let requests = Restriction::Requests(rate(50.0));
+    let begin = host.now;
+    while host.now.since(begin) < Nanos::from_secs(60) {
+        for name in names {
+            let said = host.says(&format!("shop/{name}"), requests, 0);
+            assert_eq!(said, Ok(()), "{name} after {}", host.now.since(begin));
+        }
+        host.now += Nanos::from_millis(95);
+    }
+    // More than the three scopes allow is refused as ever.
+    let flood = (0..1_000).filter(|_| host.says("shop/a", requests, 0).is_ok()).count();
+    assert!((100..=180).contains(&flood), "{flood}");
+    assert_eq!(host.inbound.refused("b1")[0].reason, "quota");
+}

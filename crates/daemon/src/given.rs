@@ -10,7 +10,7 @@ use tidegate_model::limits::ServiceLimits;
 use tidegate_model::remote::{Form, Hits, RemoteLimit, Restriction, Scope, Unit};
 use tidegate_model::snapshot::RemoteState;
 use tidegate_model::{Mode, RATE_FLOOR};
-use tidegate_peer::OutgoingLimit;
+use tidegate_peer::{OutgoingLimit, Plain};
 use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
 
@@ -71,7 +71,7 @@ struct Target {
     validity: Nanos,
     kind: Form,
     priority: u8,
-    /// A host that knows only rates of connections is told one.
+    /// A host that knows only rates of connections is told something else.
     fine: bool,
     rate: Option<Rate>,
     restriction: Option<Restriction>,
@@ -193,11 +193,11 @@ impl Given {
     ) {
         let rates = self.feedback.tick(now, period, own);
         let begun = self.to.iter().any(|to| to.rate.is_some());
-        let unit = self.subject.unit();
+        let (subject, unit) = (&self.subject, self.subject.unit());
         let nodes = self.feedback.nodes().iter().map(|node| node.demand(now));
         for ((target, rate), demand) in self.to.iter_mut().zip(rates).zip(nodes) {
             if target.is_due(now, rate) {
-                out.push(target.says((now, unit), rate, demand));
+                out.push(target.says((now, subject), rate, demand));
             }
         }
         let begins = self.to.iter().any(|to| to.rate.is_some());
@@ -246,13 +246,13 @@ impl Target {
 
     fn says(
         &mut self,
-        (now, unit): (Nanos, Unit),
+        (now, subject): (Nanos, &Subject),
         rate: Option<Rate>,
         demand: Option<Rate>,
     ) -> OutgoingLimit {
         // Without a limit the restriction says nothing: a validity of zero ends it.
         let said = rate.unwrap_or(Rate::per_second(RATE_FLOOR));
-        let restriction = Restriction::in_form(unit, self.kind, said, demand);
+        let restriction = Restriction::in_form(subject.unit(), self.kind, said, demand);
         self.rate = rate;
         self.restriction = rate.map(|_| restriction);
         self.said = Some(now);
@@ -263,7 +263,12 @@ impl Target {
             sequence: 0,
             priority: self.priority,
         };
-        let plain = self.fine.then_some(Restriction::Rate(said));
+        let plain = match subject {
+            // It is not one of all connections of the scope.
+            Subject::Bucket(_) => Plain::Nothing,
+            _ if self.fine => Plain::Rate(said),
+            _ => Plain::Same,
+        };
         OutgoingLimit { target: self.name.clone(), limit, answers: None, plain }
     }
 }

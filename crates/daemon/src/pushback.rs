@@ -10,8 +10,8 @@ use tidegate_config::{Config, TargetConfig, When};
 use tidegate_control::fleet::remote::{Answer, Flow, Inbound, Node, Reply, TTL};
 use tidegate_model::remote::{Hits, Notice, RemoteLimit, Scope, Unit};
 use tidegate_model::snapshot::RemoteState;
-use tidegate_peer::OutgoingLimit;
 use tidegate_peer::node::Notices;
+use tidegate_peer::{OutgoingLimit, Plain};
 use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
 
@@ -232,7 +232,7 @@ impl Given {
             priority: 0,
         };
         let answers = Some((reply.whole, reply.notice));
-        Some(OutgoingLimit { target: router.name.clone(), limit, answers, plain: None })
+        Some(OutgoingLimit { target: router.name.clone(), limit, answers, plain: Plain::Same })
     }
 
     fn states(&self, now: Nanos) -> Vec<RemoteState> {

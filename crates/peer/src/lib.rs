@@ -44,7 +44,7 @@ pub mod tls;
 
 pub use bus::BusConfig;
 pub use delegation::{Delegation, DelegationFiles};
-pub use node::{Node, NodeConfig, Outgoing, OutgoingLimit, Target};
+pub use node::{Node, NodeConfig, Outgoing, OutgoingLimit, Plain, Target};
 pub use refusal::{Code, Refusal};
 pub use report::Report;
 pub use table::{Grant, Table};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Remote limits and hit counters, as they are sent: integers and text.
 
+use crate::frame::WITH_REQUESTS;
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Scope, Unit};
@@ -68,11 +69,12 @@ impl LimitMessage {
         }
     }
 
-    /// The limit that it says.
+    /// The limit that it says in a session of this version.
     ///
     /// # Errors
-    /// [`Refusal::OutOfRange`] or, for a kind that this host does not know, [`Refusal::Unsupported`].
-    pub fn limit(&self) -> Result<RemoteLimit, Refusal> {
+    /// [`Refusal::OutOfRange`] or, for a kind or a scope that the version does not have, [`Refusal::Unsupported`].
+    pub fn limit(&self, version: u8) -> Result<RemoteLimit, Refusal> {
+        let requests = version >= WITH_REQUESTS;
         let rate = Rate::per_second(self.value as f64 / 1e3);
         let share = Share::new(self.value as f64 / SHARE_ONE);
         let gap = Nanos::from_micros(self.value.min(u64::from(u32::MAX)));
@@ -81,13 +83,17 @@ impl LimitMessage {
             LOSS => Restriction::Loss(share),
             GAP => Restriction::Gap(gap),
             DATAGRAMS => Restriction::Datagrams(rate),
-            REQUESTS => Restriction::Requests(rate),
-            REQUEST_LOSS => Restriction::RequestLoss(share),
-            REQUEST_GAP => Restriction::RequestGap(gap),
+            REQUESTS if requests => Restriction::Requests(rate),
+            REQUEST_LOSS if requests => Restriction::RequestLoss(share),
+            REQUEST_GAP if requests => Restriction::RequestGap(gap),
             _ => return Err(Refusal::Unsupported),
         };
+        let scope = scope(&self.scope).ok_or(Refusal::OutOfRange)?;
+        if matches!(scope, Scope::Bucket { .. }) && !requests {
+            return Err(Refusal::Unsupported);
+        }
         let limit = RemoteLimit {
-            scope: scope(&self.scope).ok_or(Refusal::OutOfRange)?,
+            scope,
             restriction,
             validity: Nanos::from_millis(self.validity_ms.into()),
             sequence: self.sequence,

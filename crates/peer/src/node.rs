@@ -91,18 +91,36 @@ pub struct OutgoingLimit {
     pub limit: RemoteLimit,
     /// It answers a notice of this number and is signed, with what the service can take in all.
     pub answers: Option<(Rate, u64)>,
-    /// What a host is told that knows neither requests nor priorities; `None`: the same.
-    pub plain: Option<Restriction>,
+    /// What a host is told that knows neither requests nor priorities.
+    pub plain: Plain,
+}
+
+/// What such a host is told of a limit. Of the scope of a bucket it is told nothing in any case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Plain {
+    /// The same.
+    Same,
+    /// A rate of connections.
+    Rate(Rate),
+    /// Nothing.
+    Nothing,
 }
 
 impl OutgoingLimit {
-    /// What a host of this version is told; `None`: nothing, because it does not know the scope.
-    pub(crate) fn within(&self, version: u8) -> Option<RemoteLimit> {
-        let Some(restriction) = self.plain.filter(|_| version < WITH_REQUESTS) else {
-            return Some(self.limit.clone());
-        };
-        let known = !matches!(self.limit.scope, Scope::Bucket { .. });
-        known.then(|| RemoteLimit { restriction, priority: 0, ..self.limit.clone() })
+    /// What a host of this version is told; `None`: nothing.
+    #[must_use]
+    pub fn within(&self, version: u8) -> Option<RemoteLimit> {
+        let limit = self.limit.clone();
+        if version >= WITH_REQUESTS {
+            return Some(limit);
+        }
+        match (self.plain, &limit.scope) {
+            (Plain::Nothing, _) | (_, Scope::Bucket { .. }) => None,
+            (Plain::Same, _) => Some(limit),
+            (Plain::Rate(rate), _) => {
+                Some(RemoteLimit { restriction: Restriction::Rate(rate), priority: 0, ..limit })
+            }
+        }
     }
 }
 

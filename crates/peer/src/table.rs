@@ -336,7 +336,7 @@ impl Table {
         if message.epoch != peer.epoch || message.sequence <= peer.sequence {
             return Err(Refusal::Stale);
         }
-        let limit = message.limit()?;
+        let limit = message.limit(peer.version)?;
         // Only in answer to a notice.
         if limit.restriction.unit() == Unit::Datagrams {
             return Err(Refusal::Unsupported);
@@ -382,7 +382,7 @@ impl Table {
         if peer.session != Some(message.session) {
             return Err(refused(Refusal::OtherSession));
         }
-        let limit = message.limit().map_err(refused)?;
+        let limit = message.limit(peer.version).map_err(refused)?;
         if !peer.when_congested.iter().any(|own| own.covers(&limit.scope)) {
             return Err(refused(Refusal::NotGranted));
         }

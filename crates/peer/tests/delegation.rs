@@ -16,7 +16,7 @@ use tidegate_peer::authority::{
     GrantBody, Kinds, Revocations, SignedGrant, SignedRevocations, SigningKey, VerifyingKey,
 };
 use tidegate_peer::tls::Files;
-use tidegate_peer::{DelegationFiles, Grant, Node, NodeConfig, OutgoingLimit, Target};
+use tidegate_peer::{DelegationFiles, Grant, Node, NodeConfig, OutgoingLimit, Plain, Target};
 use tidegate_units::{Clock, DayClock, MonotonicClock, Nanos, Rate};
 
 const SCOPE: &str = "192.0.2.5:80";
@@ -148,7 +148,7 @@ impl World {
         };
         if let Some((target, number, _)) = self.back.notices().pop() {
             let answers = Some((Rate::per_second(40.0), number));
-            self.back.limit(vec![OutgoingLimit { target, limit, answers, plain: None }]);
+            self.back.limit(vec![OutgoingLimit { target, limit, answers, plain: Plain::Same }]);
         }
         let (taken, _) = self.front.take_limits();
         taken.iter().any(|arrived| matches!(arrived, Arrived::Pushed(_)))

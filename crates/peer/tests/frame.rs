@@ -248,13 +248,13 @@ fn limits_and_hit_counters_keep_their_meaning() {
             Restriction::RequestGap(Nanos::from_micros(12_345)),
         ),
     ] {
-        assert_eq!(LimitMessage::of(&limit(restriction)).limit(), Ok(limit(read)));
+        assert_eq!(LimitMessage::of(&limit(restriction)).limit(VERSION), Ok(limit(read)));
     }
     let good = LimitMessage::of(&limit(Restriction::Gap(Nanos::from_millis(1))));
     let with = |change: fn(&mut LimitMessage)| {
         let mut message = good.clone();
         change(&mut message);
-        message.limit().unwrap_err()
+        message.limit(VERSION).unwrap_err()
     };
     assert_eq!(with(|message| message.kind = 8), Refusal::Unsupported);
     assert_eq!(with(|message| message.value = 1_000_001), Refusal::OutOfRange);

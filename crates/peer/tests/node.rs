@@ -16,7 +16,7 @@ use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Unit};
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_peer::frame::{Frame, Refused, VERSION, Welcome};
-use tidegate_peer::node::{Node, NodeConfig, Outgoing, OutgoingLimit, Target};
+use tidegate_peer::node::{Node, NodeConfig, Outgoing, OutgoingLimit, Plain, Target};
 use tidegate_peer::session::{Heard, Sender};
 use tidegate_peer::tls::{ALPN, Credentials, Files, identity};
 use tidegate_peer::{Code, DelegationFiles, Grant, Refusal, Report};
@@ -231,7 +231,7 @@ fn limits_go_up_and_hit_counters_come_back() {
         target: target.into(),
         limit,
         answers: None,
-        plain: None,
+        plain: Plain::Same,
     };
     let limits = || {
         let good = to("front", limit("192.0.2.9:80"));
@@ -423,7 +423,7 @@ async fn limits_heard(
     let mut heard = Vec::new();
     while heard.len() < count {
         if let Frame::Limit(message) = next(&mut stream, version).await {
-            heard.push(message.limit().unwrap());
+            heard.push(message.limit(version).unwrap());
         }
     }
     heard
@@ -445,16 +445,25 @@ fn an_older_receiver_is_told_rates() {
     let to = |limit, plain| OutgoingLimit { target: "front".into(), limit, answers: None, plain };
     for (version, expected) in [
         (2, vec![("shop", rate, 0), ("192.0.2.9:80", rate, 0)]),
-        (3, vec![("shop", loss, 3), ("shop/search", gap, 0), ("192.0.2.9:80", rate, 0)]),
+        (
+            3,
+            vec![
+                ("192.0.2.8:80", loss, 0),
+                ("shop", loss, 3),
+                ("shop/search", gap, 0),
+                ("192.0.2.9:80", rate, 0),
+            ],
+        ),
     ] {
         let authority = Authority::new();
         let address = free();
         let back = Arc::new(node(back_config(authority.host("b1"), address)));
         let tells = Arc::clone(&back);
         let limits = vec![
-            to(limit("shop", loss, 3), Some(rate)),
-            to(limit("shop/search", gap, 0), Some(rate)),
-            to(limit("192.0.2.9:80", rate, 0), None),
+            to(limit("192.0.2.8:80", loss, 0), Plain::Nothing),
+            to(limit("shop", loss, 3), Plain::Rate(Rate::per_second(40.0))),
+            to(limit("shop/search", gap, 0), Plain::Rate(Rate::per_second(40.0))),
+            to(limit("192.0.2.9:80", rate, 0), Plain::Same),
         ];
         let telling = std::thread::spawn(move || {
             while Arc::strong_count(&tells) > 1 {

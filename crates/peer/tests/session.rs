@@ -352,6 +352,40 @@ fn a_peer_limits_only_what_it_owns() {
     assert!(matches!(step, Step::End(_, Refusal::UnknownPeer)), "{step:?}");
 }
 
+/// A session speaks of requests and their buckets from version 3 on.
+#[test]
+fn an_older_session_has_no_limits_on_requests() {
+    let rate = Rate::per_second(40.0);
+    let requests = [
+        Restriction::Requests(rate),
+        Restriction::RequestLoss(Share::new(0.5)),
+        Restriction::RequestGap(ms(25)),
+    ];
+    let mut table = Table::new(&grants());
+    for (version, newer) in [(2, false), (3, true)] {
+        let mut pair = Pair::new(&mut table, "b1", version.into(), ms(0));
+        pair.session = pair.session.speaking(&mut table, version);
+        let all = ["shop", "shop/search"].into_iter().flat_map(|scope| {
+            let all = requests.into_iter().chain([Restriction::Rate(rate)]);
+            all.map(move |restriction| RemoteLimit { restriction, ..remote(scope, 40.0) })
+        });
+        for limit in all {
+            let plain = limit.restriction.unit() == Unit::Connections;
+            let known = newer || plain && limit.scope == "shop".parse().unwrap();
+            let before = table.states(ms(1))[0].limits;
+            let frame = pair.sender.limit(&limit).unwrap();
+            pair.session.receive(&mut table, ms(1), frame);
+            let taken = table.states(ms(1))[0].limits - before;
+            assert_eq!(taken, u64::from(known), "version {version}: {limit:?}");
+        }
+        // Of eight the older one takes one.
+        assert_eq!(refused(&table, "b1"), [("unsupported".into(), 7)]);
+        // Of both units there is one of each scope.
+        assert_eq!(table.take_limits().len(), if newer { 4 } else { 1 });
+    }
+    assert_eq!(LimitMessage::of(&remote("shop/search", 1.0)).limit(2), Err(Refusal::Unsupported));
+}
+
 #[test]
 fn hit_counters_come_back_in_their_session() {
     let mut table = Table::new(&grants());

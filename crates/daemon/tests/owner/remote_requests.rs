@@ -159,7 +159,6 @@ fn a_server_tells_the_limits_of_its_buckets_in_the_form_that_was_asked_for() {
     let [gap, loss] = told(&world);
     assert_eq!(gap.limit.restriction, Restriction::RequestGap(Nanos::from_millis(10)));
     assert_eq!((gap.limit.scope.to_string().as_str(), gap.limit.priority), ("shop/a", 0));
-    assert_eq!(gap.plain, Some(Restriction::Rate(rate(100.0))), "for an older host");
     assert_eq!(loss.limit.restriction, Restriction::Requests(rate(101.0)), "of what, is not known");
     assert_eq!(loss.limit.priority, 3);
     let hits = Hits {
@@ -177,7 +176,6 @@ fn a_server_tells_the_limits_of_its_buckets_in_the_form_that_was_asked_for() {
     // 200/s come there.
     let Restriction::RequestLoss(share) = loss.limit.restriction else { panic!("{loss:?}") };
     assert!((share.get() - 0.495).abs() < 1e-9, "{share}");
-    assert_eq!(loss.plain, Some(Restriction::Rate(rate(101.0))));
     let state = snapshot.services[0].remote.iter().find(|state| state.peer == "f2").unwrap();
     assert_eq!((state.unit, state.priority, state.offered), (Unit::Requests, 3, 40));
     assert_eq!(state.restriction, Some(loss.limit.restriction));
@@ -187,4 +185,36 @@ fn a_server_tells_the_limits_of_its_buckets_in_the_form_that_was_asked_for() {
     }
     let ended = told(&world).map(|limit| limit.limit.validity);
     assert_eq!(ended, [Nanos::ZERO; 2], "in shadow mode nobody else is limited");
+}
+
+/// A rate of a bucket is none of all connections of its service, whatever the scope is.
+#[test]
+fn a_host_of_version_2_is_told_nothing_of_buckets() {
+    let targets = "  report_to:
+    f1: {address: '192.0.2.1:7416', identity: spiffe://example/f1,
+      limits: [{service: shop, bucket: b, scope: shop}]}
+    f2: {address: '192.0.2.2:7416', identity: spiffe://example/f2,
+      limits: [{service: shop, bucket: a, scope: '192.0.2.11:80'}]}
+    f3: {address: '192.0.2.3:7416', identity: spiffe://example/f3,
+      limits: [{service: shop, bucket: a, scope: shop/a}]}
+    f4: {address: '192.0.2.4:7416', identity: spiffe://example/f4,
+      limits: [{service: shop, scope: shop, counts: requests, priority: 3}]}
+";
+    let mut world = world(HOOKS, targets);
+    for _ in 0..50 {
+        world.tick(Some(100));
+    }
+    let memory = world.memory.lock().unwrap();
+    let said: Vec<&OutgoingLimit> = memory.said.iter().flat_map(|said| &said.limits).collect();
+    for (name, told) in [("f1", false), ("f2", false), ("f3", false), ("f4", true)] {
+        let of: Vec<_> = said.iter().filter(|limit| limit.target == name).collect();
+        assert!(!of.is_empty(), "{name}");
+        for limit in of {
+            assert_eq!(limit.within(3).as_ref(), Some(&limit.limit), "{name}");
+            let older = limit.within(2);
+            assert_eq!(older.is_some(), told, "{name}: {older:?}");
+            let plain = |of: &RemoteLimit| (of.restriction.unit(), of.priority);
+            assert!(older.iter().all(|of| plain(of) == (Unit::Connections, 0)), "{older:?}");
+        }
+    }
 }

@@ -11,6 +11,7 @@
 use super::grant::{GrantBody, SignedGrant, SignedRevocations};
 use super::key::VerifyingKey;
 use super::limit::SignedLimit;
+use crate::frame::VERSION;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::remote::{RemoteLimit, Scope, Unit};
 use tidegate_units::{Nanos, Rate};
@@ -393,7 +394,8 @@ impl Holder {
         if !grant.body.kinds.allows(message.kind) {
             return Err(Denied::Kind);
         }
-        let limit = message.limit().map_err(|_| Denied::OutOfRange)?;
+        // The session has looked at its version before.
+        let limit = message.limit(VERSION).map_err(|_| Denied::OutOfRange)?;
         if !grant.scopes.iter().any(|own| own.covers(&limit.scope)) {
             return Err(Denied::Scope);
         }

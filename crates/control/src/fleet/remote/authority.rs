@@ -6,10 +6,10 @@
 //! `tidegate-peer` checks the same before; this is the second check, by other code.
 
 use std::collections::BTreeMap;
-use tidegate_model::remote::{ReceivedLimit, Scope};
+use tidegate_model::remote::{REMOTE_SCOPES_MAX, ReceivedLimit, Scope};
 use tidegate_units::Nanos;
 
-/// Messages per second for each scope that is granted: twice what a sender sends.
+/// Messages per second for each scope: twice what a sender sends.
 const PER_SCOPE: f64 = 20.0;
 /// Seconds of that which may come at once.
 const BURST_SECONDS: f64 = 3.0;
@@ -91,9 +91,11 @@ struct Peer {
 }
 
 impl Peer {
-    fn burst(&self) -> f64 {
-        let scopes = self.scopes.len() + self.when_congested.len();
-        PER_SCOPE * BURST_SECONDS * scopes.max(1) as f64
+    /// What may come at once. `known`: scopes of which it has spoken; one that is granted may cover many.
+    fn burst(&self, known: usize) -> f64 {
+        let granted = self.scopes.len() + self.when_congested.len();
+        let scopes = granted.max(known).clamp(1, REMOTE_SCOPES_MAX);
+        PER_SCOPE * BURST_SECONDS * scopes as f64
     }
 
     fn own(&self, way: Way) -> &[Scope] {
@@ -103,8 +105,8 @@ impl Peer {
         }
     }
 
-    fn within_quota(&mut self, now: Nanos) -> bool {
-        let burst = self.burst();
+    fn within_quota(&mut self, now: Nanos, known: usize) -> bool {
+        let burst = self.burst(known);
         let earned = now.since(self.at).as_secs_f64() * burst / BURST_SECONDS;
         self.at = self.at.max(now);
         self.messages = (self.messages + earned).min(burst);
@@ -128,7 +130,7 @@ impl Authority {
                 None => {
                     let (session, sequence, messages, at) = (None, 0, 0.0, Nanos::ZERO);
                     let peer = Peer { scopes, when_congested, session, sequence, messages, at };
-                    Peer { messages: peer.burst(), ..peer }
+                    Peer { messages: peer.burst(0), ..peer }
                 }
             };
             self.peers.insert(grant.peer.clone(), peer);
@@ -158,15 +160,15 @@ impl Authority {
     }
 
     /// Whether a message counts. It is used up then: the same one does not count again. `priorities`: it may
-    /// be about some of them only.
+    /// be about some of them only. `known`: scopes for which the peer has entries.
     ///
     /// # Errors
     /// Why it does not; nothing changed then.
     pub fn accept(
         &mut self,
         received: &ReceivedLimit,
-        way: Way,
-        priorities: bool,
+        (way, priorities): (Way, bool),
+        known: usize,
     ) -> Result<(), NotTaken> {
         let limit = &received.limit;
         let owns = self.owns(&received.peer, &limit.scope, way);
@@ -184,7 +186,7 @@ impl Authority {
         if limit.priority != 0 && !priorities {
             return Err(NotTaken::Unsupported);
         }
-        if !peer.within_quota(received.at) {
+        if !peer.within_quota(received.at, known) {
             return Err(NotTaken::Quota);
         }
         peer.sequence = limit.sequence;

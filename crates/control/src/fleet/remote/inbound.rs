@@ -291,7 +291,7 @@ impl Inbound {
         }
         let knows = |at: &usize| self.services.get(*at).is_some_and(|s| s.of.priorities);
         let priorities = services.iter().all(knows);
-        self.authority.accept(&received, way, priorities)?;
+        self.authority.accept(&received, (way, priorities), held)?;
         let limit = received.limit;
         let entry = self.entries.entry(key).or_insert_with(|| Entry::new(services, at));
         entry.heard = entry.heard.max(at);

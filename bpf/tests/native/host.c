@@ -307,6 +307,9 @@ static int host_call(__u32 ifindex, int egress)
 	native.ctx = &ctx;
 	native_show();
 #ifdef TG_HOOK_EGRESS
+	/* what the verifier wants checked is checked */
+	if (tg_parse_ingress(&ctx, NULL) != TG_REASON_LOOKUP_FAILED)
+		abort();
 	action = egress ? tg_egress(&ctx) : TG_HOOK_FN(&ctx);
 #else
 	if (egress)

@@ -216,7 +216,9 @@ fn tighter(planned: &BucketConfig, limits: &mut BucketLimits, remote: &InForce) 
         limits.reserve = [0, kept, 2 * kept];
     }
     if remote.form == Form::Gap {
-        (limits.burst, limits.reserve) = (1, [0; RANKS]);
+        // The last rank needs a full bucket, so it keeps the gap; the first may be ahead by all of it.
+        let kept = std::array::from_fn(|rank| rank as u32);
+        (limits.burst, limits.reserve) = (RANKS as u32, kept);
     }
     limits.rate = Some(remote.rate);
     if planned.policy_name() == "percent" {
@@ -272,7 +274,7 @@ mod tests {
         assert!(tighter(&planned, &mut limits, &remote(30.0, Form::Loss)));
         assert_eq!((limits.rate.map(Rate::get), limits.reserve), (Some(30.0), [0, 1, 3]));
         assert!(tighter(&planned, &mut limits, &remote(20.0, Form::Gap)));
-        assert_eq!((limits.burst, limits.reserve), (1, [0; RANKS]), "one at a time");
+        assert_eq!((limits.burst, limits.reserve), (3, [0, 1, 2]), "the last rank, one at a time");
     }
 
     #[test]

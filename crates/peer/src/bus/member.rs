@@ -4,7 +4,7 @@
 use tidegate_units::Nanos;
 
 /// Messages a second, and at once, of which a signature is verified: for each router, more than it sends. All routers
-/// together cost a tenth of a processor then.
+/// together cost some 3.5 % of a processor then (decision 54).
 const VERIFIED: (f64, f64) = (64.0, 192.0);
 /// The same for certificates of a router that it has not shown before.
 const NEW_CHAINS: (f64, f64) = (20.0, 40.0);

@@ -4,35 +4,18 @@
 
 mod common;
 
-use common::{Authority, id};
+use common::{Authority, grant, id, report};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
-use std::net::{Ipv4Addr, SocketAddr};
 use tidegate_model::SpiffeId;
 use tidegate_model::sharing::{DestinationReport, RouterReports};
 use tidegate_peer::bus::members::{Members, Taken};
 use tidegate_peer::bus::message::{BUS_VERSION, Body, CHAIN_MAX, Envelope, MESSAGE_MAX};
 use tidegate_peer::frame::{Frame, VERSION};
 use tidegate_peer::tls::{Credentials, Files};
-use tidegate_peer::{BusConfig, Grant, Refusal, Table};
+use tidegate_peer::{BusConfig, Refusal, Table};
 use tidegate_units::Nanos;
 
 const SUBJECT: &str = "tidegate.routers";
-
-fn grant(identity: &SpiffeId) -> Grant {
-    Grant {
-        name: identity.as_str().rsplit('/').next().unwrap().into(),
-        identity: identity.clone(),
-        services: Vec::new(),
-        limits: Vec::new(),
-        when_congested: Vec::new(),
-    }
-}
-
-fn report(port: u16, started: u32) -> DestinationReport {
-    let address = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), port));
-    let empty = DestinationReport::empty(address, 1000, 1);
-    DestinationReport { started, took: vec![(70, started.max(1))], ..empty }
-}
 
 /// A router of the bus.
 struct Router {

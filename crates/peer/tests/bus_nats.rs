@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Authority, id, wait_for};
+use common::{Authority, id, report, wait_for};
 use nkeys::KeyPair;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use tidegate_model::sharing::{BusState, DestinationReport, RouterReports};
+use tidegate_model::sharing::{BusState, RouterReports};
 use tidegate_peer::node::{Node, NodeConfig};
 use tidegate_peer::tls::Files;
 use tidegate_peer::{BusConfig, DelegationFiles, Grant};
@@ -26,11 +26,6 @@ const EVERY: Nanos = Nanos::from_millis(250);
 
 fn now() -> Nanos {
     MonotonicClock.now()
-}
-
-fn report(started: u32) -> DestinationReport {
-    let empty = DestinationReport::empty("192.0.2.1:80".parse().unwrap(), 1000, 1);
-    DestinationReport { started, took: vec![(70, started.max(1))], ..empty }
 }
 
 /// A server, stopped when it is dropped.
@@ -133,7 +128,7 @@ impl Router {
         let begun = now();
         if begun.since(self.told) >= EVERY {
             self.told = begun;
-            self.node.share(vec![report(started)]);
+            self.node.share(vec![report(80, started)]);
             assert!(now().since(begun) < AT_ONCE);
         }
     }
@@ -159,7 +154,7 @@ fn hear_each_other([r1, r2]: &mut [Router; 2], started: u32) {
         r1.share(started);
         r2.share(started);
         let is_new = |heard: Option<RouterReports>| {
-            heard.is_some_and(|heard| heard.reports == [report(started)])
+            heard.is_some_and(|heard| heard.reports == [report(80, started)])
         };
         first |= is_new(r1.heard());
         second |= is_new(r2.heard());

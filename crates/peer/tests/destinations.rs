@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Authority, id, wait_for};
+use common::{Authority, grant, id, report, wait_for};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use tidegate_model::sharing::DestinationReport;
@@ -13,24 +13,8 @@ use tidegate_peer::frame::{BODY_MAX, Frame, HEAD, VERSION};
 use tidegate_peer::node::{Node, NodeConfig, Target};
 use tidegate_peer::session::{Heard, SILENCE_MAX, Sender, Session, Step};
 use tidegate_peer::tls::Files;
-use tidegate_peer::{DelegationFiles, Grant, Refusal, Table};
+use tidegate_peer::{DelegationFiles, Refusal, Table};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
-
-fn grant(name: &str) -> Grant {
-    Grant {
-        name: name.into(),
-        identity: id(name),
-        services: Vec::new(),
-        limits: Vec::new(),
-        when_congested: Vec::new(),
-    }
-}
-
-fn report(port: u16, started: u32) -> DestinationReport {
-    let address = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), port));
-    let empty = DestinationReport::empty(address, 1000, 1);
-    DestinationReport { started, took: vec![(70, started.max(1))], ..empty }
-}
 
 /// A session of the router r2 at one that knows r2 and r3; only with r2 it shares.
 struct Pair {
@@ -42,7 +26,7 @@ struct Pair {
 
 impl Pair {
     fn new(name: &str) -> Self {
-        let mut table = Table::new(&[grant("r2"), grant("r3")]);
+        let mut table = Table::new(&[grant(&id("r2")), grant(&id("r3"))]);
         table.share_with(&[id("r2")]);
         let now = Nanos::from_secs(100);
         let mut session = Session::begin(&mut table, id(name), 7, now).unwrap();
@@ -198,7 +182,7 @@ fn router(files: Files, (here, there): (SocketAddr, SocketAddr), other: &str) ->
         services: Vec::new(),
         validity: Nanos::SECOND,
     };
-    let (grants, targets, routers) = (vec![grant(other)], vec![target], vec![id(other)]);
+    let (grants, targets, routers) = (vec![grant(&id(other))], vec![target], vec![id(other)]);
     let delegation = DelegationFiles::default();
     NodeConfig { files, listen: Some(here), grants, targets, delegation, routers, bus: None }
 }

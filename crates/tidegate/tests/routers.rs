@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::routers::{Domain, HOT, divide, intent, learn, limit};
+use common::routers::{Domain, crowd, intent, limit, usual};
 
 #[test]
 fn two_routers_divide_the_limit_of_one_server() {
@@ -17,19 +17,8 @@ fn two_routers_divide_the_limit_of_one_server() {
         );
         intent(number, folder, &cluster)
     });
-    first.usual(HOT, "14");
-    second.usual(HOT, "6");
-    first.told("the router r2 shares what it measures");
-    second.told("the router r1 shares what it measures");
-    first.shows("shares with r2: 1 destinations");
-    learn(&first);
-    let crowds = [first.come(HOT, "70"), second.come(HOT, "30")];
-    for scene in [&first, &second] {
-        scene.told("10.84.0.2:80: flash crowd began: ");
-        scene.told("10.84.0.2:80: new connections are limited to ");
-    }
-    divide(&first, &second);
-    first.shows("% of the demand at 2 routers, ");
+    usual(&mut first, &mut second);
+    let crowds = crowd(&first, &second);
     // The second ends: the first goes on with its part.
     second.world.daemon().kill().unwrap();
     second.world.daemon().wait().unwrap();

@@ -7,7 +7,7 @@
 mod common;
 
 use common::flash::Scene;
-use common::routers::{Domain, HOT, divide, intent, learn, limit};
+use common::routers::{Domain, crowd, divide, intent, limit, usual};
 use common::wait_for;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -159,10 +159,7 @@ fn two_routers_divide_the_limit_over_a_bus() {
     let nats = Nats::start(&namespace);
     let mut early = Stranger::new(&namespace);
     let [mut first, mut second] = run(domain);
-    first.usual(HOT, "14");
-    second.usual(HOT, "6");
-    first.told("the router r2 shares what it measures");
-    second.told("the router r1 shares what it measures");
+    usual(&mut first, &mut second);
     let recorded: Vec<Vec<u8>> = (0..6).map(|_| early.record()).collect();
     for scene in [&first, &second] {
         scene.told("the bus is connected: routers share over tidegate.routers");
@@ -172,15 +169,7 @@ fn two_routers_divide_the_limit_over_a_bus() {
                 && bus(scene, "reports_messages_total{state=\"taken\"}") > 0.0
         );
     }
-    first.shows("shares with r2: 1 destinations");
-    learn(&first);
-    let crowds = [first.come(HOT, "70"), second.come(HOT, "30")];
-    for scene in [&first, &second] {
-        scene.told("10.84.0.2:80: flash crowd began: ");
-        scene.told("10.84.0.2:80: new connections are limited to ");
-    }
-    divide(&first, &second);
-    first.shows("% of the demand at 2 routers, ");
+    let crowds = crowd(&first, &second);
     drop(nats);
     lost([&first, &second]);
     let _nats = Nats::start(&namespace);

@@ -8,9 +8,12 @@ use rcgen::{
     KeyPair, SanType,
 };
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidegate_model::SpiffeId;
+use tidegate_model::sharing::DestinationReport;
+use tidegate_peer::Grant;
 use tidegate_peer::tls::Files;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
@@ -27,6 +30,24 @@ pub(crate) fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T 
         assert!(MonotonicClock.now().since(begin) < PATIENCE, "never happened: {what}");
         std::thread::park_timeout(Duration::from_millis(10));
     }
+}
+
+/// A host that may report, and limit nothing.
+pub(crate) fn grant(identity: &SpiffeId) -> Grant {
+    Grant {
+        name: identity.as_str().rsplit('/').next().unwrap().into(),
+        identity: identity.clone(),
+        services: Vec::new(),
+        limits: Vec::new(),
+        when_congested: Vec::new(),
+    }
+}
+
+/// What a router saw in a second of a destination at this port.
+pub(crate) fn report(port: u16, started: u32) -> DestinationReport {
+    let address = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), port));
+    let empty = DestinationReport::empty(address, 1000, 1);
+    DestinationReport { started, took: vec![(70, started.max(1))], ..empty }
 }
 
 /// The identity of a host.

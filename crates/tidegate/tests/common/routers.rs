@@ -131,8 +131,30 @@ pub(crate) fn share(scene: &Scene) -> f64 {
     scene.metric(&format!("limit_share_ratio{{destination=\"{HOT}\"}}"))
 }
 
+/// Clients of both, and each has heard the other.
+pub(crate) fn usual(first: &mut Scene, second: &mut Scene) {
+    first.usual(HOT, "14");
+    second.usual(HOT, "6");
+    first.told("the router r2 shares what it measures");
+    second.told("the router r1 shares what it measures");
+}
+
+/// A crowd at both, until it is dropped: its limit is divided.
+pub(crate) fn crowd(first: &Scene, second: &Scene) -> [Runs; 2] {
+    first.shows("shares with r2: 1 destinations");
+    learn(first);
+    let crowds = [first.come(HOT, "70"), second.come(HOT, "30")];
+    for scene in [first, second] {
+        scene.told("10.84.0.2:80: flash crowd began: ");
+        scene.told("10.84.0.2:80: new connections are limited to ");
+    }
+    divide(first, second);
+    first.shows("% of the demand at 2 routers, ");
+    crowds
+}
+
 /// What is usual is known: 40 seconds.
-pub(crate) fn learn(first: &Scene) {
+fn learn(first: &Scene) {
     let completed = format!("exchanges_total{{destination=\"{HOT}\",state=\"completed\"}}");
     for enough in [280.0, 560.0] {
         wait_for("what is usual is known", || (first.metric(&completed) >= enough).then_some(()));

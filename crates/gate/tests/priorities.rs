@@ -2,66 +2,18 @@
 //! Who is refused first: by buckets, beside thresholds, and past a full limit.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
-use std::net::IpAddr;
-use tidegate_config::{Config, Registry, parse};
-use tidegate_gate::{Ask, Completed, Completion, Gate, Id, NoHeaders, Token};
+mod shop;
+
+use shop::{BULK, GOLD, NOW, SILVER, ask, passed};
+use tidegate_config::Config;
+use tidegate_gate::{Completed, Completion, Gate, Id, Token};
 use tidegate_model::limits::{BucketLimits, Low, ServiceLimits};
 use tidegate_policy::Reason;
 use tidegate_units::{Nanos, Rate};
 
-const NOW: Nanos = Nanos::from_secs(1000);
-const GOLD: &str = "198.51.100.7";
-const SILVER: &str = "192.0.2.7";
-const BULK: &str = "203.0.113.7";
-
-/// Priorities 0, 6 and 7.
-fn config(policy: &str) -> Config {
-    let text = format!(
-        "services:
-  shop:
-    mode: enforce
-    policy: {policy}
-    classes:
-      - {{name: gold, sources: [198.51.100.0/24], priority: 0}}
-      - {{name: silver, sources: [192.0.2.0/24], priority: 6}}
-    requests:
-      buckets: {{search: {{resource: cpu}}}}
-      rules: [{{path: /search, bucket: search}}]
-gateways:
-  edge:
-    adapter: nginx
-    listen: 127.0.0.1:9470
-    completions: 127.0.0.1:9471
-    routes: [{{path: /search, service: shop, bucket: search}}, {{service: shop}}]
-"
-    );
-    let names = ["fresh_first", "token_bucket", "threshold", "gap", "percent"];
-    parse(&text, &Registry::new(names, ["default"])).unwrap()
-}
-
 fn gate(policy: &str, limits: ServiceLimits) -> (Gate, Config) {
-    let config = config(policy);
-    let gate = Gate::new(&config, 7);
-    gate.tick(NOW);
-    assert!(gate.set_limits(&config, &[limits]).is_empty());
-    (gate, config)
-}
-
-fn ask<'a>(target: &'a str, client: &str) -> Ask<'a> {
-    Ask {
-        gateway: "edge",
-        method: "GET",
-        host: None,
-        target,
-        client: Some(client.parse::<IpAddr>().unwrap()),
-        request_id: None,
-        reported_by_id: false,
-        headers: &NoHeaders,
-    }
-}
-
-fn passed(gate: &Gate, number: usize, ask: &Ask<'_>) -> usize {
-    (0..number).filter(|_| gate.ask(NOW, ask).passes()).count()
+    let config = shop::config("enforce", policy);
+    (shop::gate(&config, limits), config)
 }
 
 /// A rate so low that it admits its burst, and then nothing.

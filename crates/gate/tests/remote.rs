@@ -2,65 +2,19 @@
 //! Remote limits on requests, beside the limits of a service and of a route's bucket.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
-use std::net::IpAddr;
-use tidegate_config::{Config, Registry, parse};
-use tidegate_gate::{Ask, Gate, NoHeaders};
+mod shop;
+
+use shop::{BULK, GOLD, NOW, SILVER, ask, passed};
+use tidegate_config::Config;
+use tidegate_gate::Gate;
 use tidegate_model::limits::{BucketLimits, RequestLimit, ServiceLimits};
 use tidegate_model::remote::Form;
 use tidegate_model::{Canary, Mode};
 use tidegate_units::{Nanos, Rate, Share};
 
-const NOW: Nanos = Nanos::from_secs(1000);
-const GOLD: &str = "198.51.100.7";
-const SILVER: &str = "192.0.2.7";
-const BULK: &str = "203.0.113.7";
-
-/// Priorities 0, 6 and 7.
-fn config(mode: &str) -> Config {
-    let text = format!(
-        "services:
-  shop:
-    mode: {mode}
-    classes:
-      - {{name: gold, sources: [198.51.100.0/24], priority: 0}}
-      - {{name: silver, sources: [192.0.2.0/24], priority: 6}}
-    requests:
-      buckets: {{search: {{resource: cpu}}}}
-      rules: [{{path: /search, bucket: search}}]
-gateways:
-  edge:
-    adapter: nginx
-    listen: 127.0.0.1:9470
-    completions: 127.0.0.1:9471
-    routes: [{{path: /search, service: shop, bucket: search}}, {{service: shop}}]
-"
-    );
-    parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap()
-}
-
 fn gate(mode: &str, limits: &ServiceLimits) -> (Gate, Config) {
-    let config = config(mode);
-    let gate = Gate::new(&config, 7);
-    gate.tick(NOW);
-    assert!(gate.set_limits(&config, std::slice::from_ref(limits)).is_empty());
-    (gate, config)
-}
-
-fn ask<'a>(target: &'a str, client: &str) -> Ask<'a> {
-    Ask {
-        gateway: "edge",
-        method: "GET",
-        host: None,
-        target,
-        client: Some(client.parse::<IpAddr>().unwrap()),
-        request_id: None,
-        reported_by_id: false,
-        headers: &NoHeaders,
-    }
-}
-
-fn passed(gate: &Gate, number: usize, ask: &Ask<'_>) -> usize {
-    (0..number).filter(|_| gate.ask(NOW, ask).passes()).count()
+    let config = shop::config(mode, "{name: fresh_first}");
+    (shop::gate(&config, limits.clone()), config)
 }
 
 /// A rate so low that it admits its burst, and then nothing.

@@ -394,8 +394,8 @@ impl std::fmt::Display for SystemFault {
 fn not_kept(f: &mut std::fmt::Formatter<'_>, directory: &Path) -> std::fmt::Result {
     write!(
         f,
-        "{} belongs to another user, and the daemon stays root, without capabilities: it keeps nothing there for a \
-         restart; name that user here, or give the directory to root (systemd: User=root)",
+        "{} belongs to another user, and the daemon stays root, without capabilities: it makes no socket and keeps \
+         nothing there for a restart; name that user here, or give the directory to root (systemd: User=root)",
         directory.display()
     )
 }

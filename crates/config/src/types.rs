@@ -705,13 +705,14 @@ pub struct DaemonConfig {
     /// The control socket, an absolute path; only root may use it, and `socket_group` may look.
     #[schemars(with = "String")]
     pub socket: PathBuf,
-    /// A group whose members may look by the control socket (`status`, `top`, `explain`, `history`), and
-    /// change nothing. Without it only root may use the socket.
+    /// A group whose members may look by the control socket (`status`, `top`, `explain`, `history`,
+    /// `shadow report`), and change nothing. Without it only root may use the socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub socket_group: Option<String>,
-    /// The user as whom the daemon runs after its start, where root started it; without it as root. It has no
-    /// capability in either case.
+    /// The user as whom the daemon runs after its start, where root started it. Without it: whose the directory
+    /// of the control socket is, if that is below /run (the unit's `User=`), otherwise root. It has no capability
+    /// in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub user: Option<String>,

@@ -12,10 +12,11 @@ const ENVOY_GATEWAY: &str = include_str!("../../../packaging/kubernetes/envoy-ga
 const ISTIO: &str = include_str!("../../../packaging/kubernetes/istio.yaml");
 const ENVOY: &str = include_str!("../../../packaging/envoy.yaml");
 const INGRESS_NGINX: &str = include_str!("../../../packaging/kubernetes/ingress-nginx.yaml");
+const GATEWAY: &str = include_str!("../../../packaging/kubernetes/gateway.yaml");
 const NODE: &str = include_str!("../../../packaging/kubernetes/node.yaml");
 
 /// By kind.
-const SCHEMAS: [(&str, &str); 8] = [
+const SCHEMAS: [(&str, &str); 11] = [
     ("SecurityPolicy", include_str!("kubernetes/SecurityPolicy.json")),
     ("EnvoyProxy", include_str!("kubernetes/EnvoyProxy.json")),
     ("EnvoyPatchPolicy", include_str!("kubernetes/EnvoyPatchPolicy.json")),
@@ -24,6 +25,9 @@ const SCHEMAS: [(&str, &str); 8] = [
     ("EnvoyFilter", include_str!("kubernetes/EnvoyFilter.json")),
     ("MeshConfig", include_str!("kubernetes/MeshConfig.json")),
     ("DaemonSet", include_str!("kubernetes/DaemonSet.json")),
+    ("Deployment", include_str!("kubernetes/Deployment.json")),
+    ("Service", include_str!("kubernetes/Service.json")),
+    ("NetworkPolicy", include_str!("kubernetes/NetworkPolicy.json")),
 ];
 /// Of the other kinds of Kubernetes itself.
 const PLAIN: [(&str, &str); 3] =
@@ -108,6 +112,7 @@ fn the_examples_are_of_the_schemas() {
         (ISTIO, &["ConfigMap", "AuthorizationPolicy", "EnvoyFilter"]),
         (INGRESS_NGINX, &["Ingress", "ConfigMap", "ConfigMap"]),
         (NODE, &["Namespace", "ConfigMap", "DaemonSet"]),
+        (GATEWAY, &["Namespace", "ConfigMap", "Deployment", "Service", "NetworkPolicy"]),
     ] {
         let documents = documents(text);
         let found: Vec<&str> = documents.iter().map(|d| d["kind"].as_str().unwrap()).collect();
@@ -212,6 +217,35 @@ fn the_daemon_on_a_node_finds_what_it_is_given() {
     assert_eq!((&pod["hostNetwork"], pod.get("hostPID")), (&true.into(), None));
     let namespaces = documents[1..].iter().map(|of| &of["metadata"]["namespace"]);
     assert!(namespaces.into_iter().all(|of| *of == documents[0]["metadata"]["name"]));
+}
+
+/// The gateway listens where its Service, its probes and its NetworkPolicy say, and where the other examples ask.
+#[test]
+fn the_gateway_is_found_by_those_who_ask() {
+    let documents = documents(GATEWAY);
+    let registry = Registry::new(["fresh_first"], ["default"]);
+    let file = documents[1]["data"]["tidegate.yaml"].as_str().unwrap();
+    let config = parse(file, &registry).unwrap();
+    let asked = config.gateways["edge"].listen.to_string();
+    let port: u16 = asked.rsplit(':').next().unwrap().parse().unwrap();
+    assert_eq!(documents[3]["spec"]["ports"][0]["targetPort"], port);
+    let service = &documents[3]["metadata"];
+    let name = format!("{}.{}", service["name"], service["namespace"]).replace('"', "");
+    assert!(ISTIO.contains(&format!("service: {name}.svc")), "{name}");
+    assert!(ISTIO.contains(&format!("port: {port}")) && ENVOY_GATEWAY.contains(&format!("port: {port}")));
+    let allowed = &documents[4]["spec"]["ingress"];
+    let http = config.daemon.http.0.unwrap();
+    assert_eq!((&allowed[0]["ports"][0]["port"], &allowed[1]["ports"][0]["port"]), (&port.into(), &http.port().into()));
+    let pod = &documents[2]["spec"]["template"];
+    for (probe, page) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        let get = &pod["spec"]["containers"][0][probe]["httpGet"];
+        assert_eq!((&get["port"], &get["path"]), (&http.port().into(), &page.into()));
+    }
+    let labels = &pod["metadata"]["labels"];
+    assert_eq!(*labels, documents[3]["spec"]["selector"]);
+    for of in [&documents[2]["spec"]["selector"], &documents[4]["spec"]["podSelector"]] {
+        assert_eq!(of["matchLabels"], *labels);
+    }
 }
 
 /// The check itself finds what is wrong.

@@ -16,6 +16,8 @@ use tidegate_config::Config;
 
 /// Directories that a supervisor made for the daemon (systemd: `RuntimeDirectory=`, `StateDirectory=`).
 const GIVEN: [&str; 2] = ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"];
+/// Where supervisors make directories.
+const RUN: &str = "/run";
 /// Pins lie this deep.
 const DEPTH_MAX: u32 = 2;
 
@@ -37,25 +39,54 @@ impl Account {
         Ok(found.map(|User { uid, gid, .. }| Self { name: name.to_owned(), uid, gid }))
     }
 
-    /// The user that the configuration names. Without it, or if the process is no root, it stays who
-    /// it is.
+    /// The user that the configuration names; without a name, the one for whom a supervisor made the
+    /// directory of the control socket below /run (a unit with `User=`).
+    ///
+    /// # Errors
+    /// When users cannot be looked up.
+    pub(crate) fn configured(config: &Config) -> io::Result<Option<Self>> {
+        match &config.daemon.user {
+            Some(name) => Self::of(name),
+            None => Self::owner(config.daemon.socket.parent().unwrap_or(Path::new("/"))),
+        }
+    }
+
+    /// Whose a directory below /run is, if it is no link and not root's.
+    fn owner(directory: &Path) -> io::Result<Option<Self>> {
+        use std::os::unix::fs::MetadataExt;
+        let made = directory.starts_with(RUN) && directory != Path::new(RUN);
+        let found = std::fs::symlink_metadata(directory).ok().filter(|_| made);
+        let Some(found) = found.filter(|found| found.is_dir() && found.uid() != 0) else {
+            return Ok(None);
+        };
+        let user = User::from_uid(Uid::from_raw(found.uid()))?;
+        Ok(user.map(|User { name, uid, gid, .. }| Self { name, uid, gid }))
+    }
+
+    /// The configured user. Without one, or if the process is no root, it stays who it is.
     ///
     /// # Errors
     /// Why it cannot become that user. It stays root then, without capabilities: a name is no reason to
     /// leave the host without protection.
     pub(crate) fn wanted(config: &Config) -> Result<Option<Self>, String> {
-        let Some(name) = &config.daemon.user else { return Ok(None) };
+        let name = config.daemon.user.as_deref();
         if !Uid::effective().is_root() {
-            tracing::info!(
-                user = name,
-                "daemon.user: was not started by root, and stays who it is"
-            );
+            if let Some(user) = name {
+                tracing::info!(
+                    user,
+                    "daemon.user: was not started by root, and stays who it is"
+                );
+            }
             return Ok(None);
         }
-        match Self::of(name) {
-            Ok(Some(account)) => Ok(Some(account).filter(|account| !account.uid.is_root())),
-            Ok(None) => Err(format!("no such user: {name}")),
-            Err(error) => Err(format!("{name} cannot be looked up: {error}")),
+        match (Self::configured(config), name) {
+            (Ok(Some(account)), _) => Ok(Some(account).filter(|account| !account.uid.is_root())),
+            (Ok(None), None) => Ok(None),
+            (Ok(None), Some(name)) => Err(format!("no such user: {name}")),
+            (Err(error), name) => {
+                let whom = name.unwrap_or("whose the directory of the control socket is");
+                Err(format!("{whom} cannot be looked up: {error}"))
+            }
         }
     }
 
@@ -315,6 +346,28 @@ mod tests {
         assert_eq!(names(None), ["own", "others", "nothing"]);
         assert!(Uid::effective().is_root(), "this thread is who it was");
         assert!(crate::privileges::may_attach());
+    }
+
+    /// A unit with `User=`, and a file without `daemon.user`. Needs root.
+    #[test]
+    fn without_a_name_it_is_whose_the_directory_of_the_socket_is() {
+        let made = tempfile::tempdir_in(RUN).unwrap();
+        let mut config = Config::default();
+        config.daemon.socket = made.path().join("control.sock");
+        assert_eq!(Account::configured(&config).unwrap(), None, "root's");
+        chown(made.path(), Some(65_534), None).unwrap();
+        assert_eq!(Account::configured(&config).unwrap(), Some(nobody()));
+        assert_eq!(Account::wanted(&config), Ok(Some(nobody())));
+        config.daemon.user = Some("root".into());
+        assert_eq!(Account::wanted(&config), Ok(None), "who is named comes first");
+        config.daemon.user = None;
+        symlink(made.path(), made.path().join("link")).unwrap();
+        config.daemon.socket = made.path().join("link/control.sock");
+        assert_eq!(Account::configured(&config).unwrap(), None, "a link is no directory");
+        let elsewhere = tempfile::tempdir().unwrap();
+        chown(elsewhere.path(), Some(65_534), None).unwrap();
+        config.daemon.socket = elsewhere.path().join("control.sock");
+        assert_eq!(Account::configured(&config).unwrap(), None, "no supervisor made it");
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod router;
 mod sides;
 mod watch;
 
-use crate::account::Reached;
+use crate::account::{Account, Reached};
 use crate::lately;
 use crate::outlet::{Kept, Outlet, Refused};
 use crate::plane::{Counted, Counters, Lifecycle, PlaneError, RequestCounts, Rungs};
@@ -101,7 +101,10 @@ impl Kernel {
     /// What the dataplane refuses, in its words.
     pub fn start(config: &Config) -> Result<Self, PlaneError> {
         let (mut plan, above) = plan_beside(config, &[]);
-        let reached = config.daemon.user.is_some().then(|| reached(&config.daemon.pins));
+        // Who cannot be looked up is told when it is time to become that user.
+        let changes = config.daemon.user.is_some()
+            || Account::configured(config).is_ok_and(|account| account.is_some());
+        let reached = changes.then(|| reached(&config.daemon.pins));
         let reached = reached.transpose()?;
         if let Some(reached) = &reached {
             plan.settings.pins = Some(reached.path());

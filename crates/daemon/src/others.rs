@@ -59,8 +59,8 @@ impl Daemons {
     /// gets its locks only then.
     pub(crate) fn of(config: &Config) -> Self {
         let own = rustix::process::geteuid().as_raw();
-        let named = config.daemon.user.as_ref().and_then(|name| Account::of(name).ok().flatten());
-        Self([0, own].into_iter().chain(named.map(|account| account.uid())).collect())
+        let other = Account::configured(config).ok().flatten();
+        Self([0, own].into_iter().chain(other.map(|account| account.uid())).collect())
     }
 
     pub(crate) fn have(&self, holder: &Holder) -> bool {

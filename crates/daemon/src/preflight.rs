@@ -153,8 +153,8 @@ fn is_program(named: &Path) -> bool {
 /// As whom the daemon will run, and what it cannot read then. What is wrong with a file for everybody is
 /// said elsewhere.
 fn user(config: &Config, found: &mut Preflight) {
-    let account = match config.daemon.user.as_deref().map(Account::of).transpose() {
-        Ok(account) => account.flatten(),
+    let account = match Account::configured(config) {
+        Ok(account) => account,
         Err(error) => return found.notes.push(format!("daemon.user cannot be looked up: {error}")),
     };
     if let (Some(name), None) = (&config.daemon.user, &account) {

@@ -111,12 +111,17 @@ impl Proxy {
     /// Starts it in front of `back`.
     fn start(self, dir: &Path, reports: &str, front: SocketAddr, back: SocketAddr) -> Child {
         let path = |file: &str| dir.join(file).display().to_string();
-        let (shown, reports) = match reports.strip_prefix("unix:") {
-            Some(path) => ("/run/tidegate/edge.log", path),
-            None => ("127.0.0.1:9471", reports),
+        let (shown, reports) = match (self, reports.strip_prefix("unix:")) {
+            (Self::Haproxy, Some(path)) => ("127.0.0.1:9471", path),
+            (_, Some(path)) => ("/run/tidegate/edge.log", path),
+            (_, None) => ("127.0.0.1:9471", reports),
+        };
+        let asked = match self {
+            Self::Haproxy => ("127.0.0.1:9470", format!("unix@{}", path("edge.sock"))),
+            _ => ("/run/tidegate/edge.sock", path("edge.sock")),
         };
         let sockets = [
-            ("/run/tidegate/edge.sock", path("edge.sock")),
+            asked,
             (shown, reports.to_owned()),
             ("127.0.0.1:8080", back.to_string()),
         ];

@@ -209,13 +209,13 @@ impl World {
         let text = example(
             "haproxy.cfg",
             &[
-                ("    server gate unix@/run/tidegate/edge.sock\n", String::new()),
+                ("    server gate 127.0.0.1:9470\n", String::new()),
                 ("crt /etc/haproxy/tidegate/proxy.pem ", show),
                 ("#tls ", String::new()),
                 ("192.0.2.10:9470", self.gate.to_string()),
                 ("/etc/haproxy/tidegate/", format!("{}/", self.dir.path().display())),
                 ("/etc/haproxy/tidegate-spoe.cfg", self.path("spoe.cfg")),
-                ("/run/tidegate/edge.log", self.path("edge.log")),
+                ("127.0.0.1:9471", self.path("edge.log")),
                 ("127.0.0.1:8080", self.back.to_string()),
                 ("bind :80 ", format!("bind {front} ")),
             ],

@@ -37,6 +37,9 @@ const HAPROXY_SPOE: &str = include_str!("../../../packaging/haproxy-spoe.cfg");
 const ENVOY: &str = include_str!("../../../packaging/envoy.yaml");
 const ASK: &str = "/run/tidegate/edge.sock";
 const REPORT: &str = "/run/tidegate/edge.log";
+/// The same in the example of HAProxy, which may have a root of its own.
+const HAPROXY_ASK: &str = "server gate 127.0.0.1:9470";
+const HAPROXY_REPORT: &str = "log 127.0.0.1:9471";
 const APPLICATION: &str = "127.0.0.1:8080";
 const SPOE: &str = "/etc/haproxy/tidegate-spoe.cfg";
 /// Behind this rule of HAProxy the answer is there, or is missing.
@@ -277,7 +280,12 @@ impl Place<'_> {
                     ("bind :80 ", format!("{bind} ")),
                     (HAPROXY_ASKS, format!("{HAPROXY_ASKS}{}", unasked::HAPROXY_RULES)),
                 ];
-                example(HAPROXY, &[self.gate(gate).as_slice(), &own].concat())?
+                let sockets = [
+                    (HAPROXY_ASK, format!("server gate unix@{}", os::text(&gate.ask))),
+                    (HAPROXY_REPORT, format!("log {}", os::text(&gate.report))),
+                    (APPLICATION, format!("127.0.0.1:{}", self.behind)),
+                ];
+                example(HAPROXY, &[sockets.as_slice(), &own].concat())?
                     + unasked::HAPROXY_TABLE
             }
             EdgeLimit::None => self.haproxy_proxy(&bind, "", ""),
@@ -398,7 +406,7 @@ mod tests {
         for place in [ASK, REPORT, APPLICATION, "listen 80;"] {
             assert!(NGINX.contains(place), "{place}");
         }
-        for place in [ASK, REPORT, APPLICATION, SPOE, "bind :80 ", HAPROXY_ASKS] {
+        for place in [HAPROXY_ASK, HAPROXY_REPORT, APPLICATION, SPOE, "bind :80 ", HAPROXY_ASKS] {
             assert!(HAPROXY.contains(place), "{place}");
         }
         for place in [ASK, ENVOY_NODE, ENVOY_APPLICATION, ENVOY_LISTEN, ENVOY_CHAIN] {

@@ -187,7 +187,8 @@ pub struct BucketConfig {
     #[serde(default = "BucketConfig::burst_default")]
     #[schemars(range(min = 1, max = BURST_MAX))]
     pub burst: u32,
-    /// How requests are refused: a `token_bucket` of the rate, `gap`, `percent` or `threshold`. What
+    /// How requests are refused: a `token_bucket` of the rate (where nothing is said), `gap`, `percent` or
+    /// `threshold`; `name` has to be written, and `action` and the level `accept-queue` are not for buckets. What
     /// becomes of the refused, the rules say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyConfig>,

@@ -34,7 +34,10 @@ impl Exit {
         (Self::Ok, "done"),
         (Self::Failure, "could not be done; the message says why"),
         (Self::Usage, "wrong arguments"),
-        (Self::Config, "the configuration is invalid, or (`check`) does not fit this system; nothing was changed"),
+        (
+            Self::Config,
+            "the configuration is invalid, or (`check`) does not fit this system; nothing was changed",
+        ),
         (Self::Unreachable, "no daemon answers on the control socket, or it is busy"),
         (Self::Permission, "the caller may not use the control socket"),
         (Self::Version, "daemon and command speak different versions of the protocol"),

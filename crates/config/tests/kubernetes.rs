@@ -226,16 +226,22 @@ fn the_gateway_is_found_by_those_who_ask() {
     let registry = Registry::new(["fresh_first"], ["default"]);
     let file = documents[1]["data"]["tidegate.yaml"].as_str().unwrap();
     let config = parse(file, &registry).unwrap();
-    let asked = config.gateways["edge"].listen.to_string();
+    let asked = config.gateways[0].listen.to_string();
     let port: u16 = asked.rsplit(':').next().unwrap().parse().unwrap();
     assert_eq!(documents[3]["spec"]["ports"][0]["targetPort"], port);
     let service = &documents[3]["metadata"];
     let name = format!("{}.{}", service["name"], service["namespace"]).replace('"', "");
     assert!(ISTIO.contains(&format!("service: {name}.svc")), "{name}");
-    assert!(ISTIO.contains(&format!("port: {port}")) && ENVOY_GATEWAY.contains(&format!("port: {port}")));
+    assert!(
+        ISTIO.contains(&format!("port: {port}"))
+            && ENVOY_GATEWAY.contains(&format!("port: {port}"))
+    );
     let allowed = &documents[4]["spec"]["ingress"];
     let http = config.daemon.http.0.unwrap();
-    assert_eq!((&allowed[0]["ports"][0]["port"], &allowed[1]["ports"][0]["port"]), (&port.into(), &http.port().into()));
+    assert_eq!(
+        (&allowed[0]["ports"][0]["port"], &allowed[1]["ports"][0]["port"]),
+        (&port.into(), &http.port().into())
+    );
     let pod = &documents[2]["spec"]["template"];
     for (probe, page) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
         let get = &pod["spec"]["containers"][0][probe]["httpGet"];

@@ -72,10 +72,7 @@ impl Account {
         let name = config.daemon.user.as_deref();
         if !Uid::effective().is_root() {
             if let Some(user) = name {
-                tracing::info!(
-                    user,
-                    "daemon.user: was not started by root, and stays who it is"
-                );
+                tracing::info!(user, "daemon.user: was not started by root, and stays who it is");
             }
             return Ok(None);
         }

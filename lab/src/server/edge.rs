@@ -285,8 +285,7 @@ impl Place<'_> {
                     (HAPROXY_REPORT, format!("log {}", os::text(&gate.report))),
                     (APPLICATION, format!("127.0.0.1:{}", self.behind)),
                 ];
-                example(HAPROXY, &[sockets.as_slice(), &own].concat())?
-                    + unasked::HAPROXY_TABLE
+                example(HAPROXY, &[sockets.as_slice(), &own].concat())? + unasked::HAPROXY_TABLE
             }
             EdgeLimit::None => self.haproxy_proxy(&bind, "", ""),
             EdgeLimit::Places { connections, queue } => self.haproxy_proxy(

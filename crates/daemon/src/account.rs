@@ -16,8 +16,9 @@ use tidegate_config::Config;
 
 /// Directories that a supervisor made for the daemon (systemd: `RuntimeDirectory=`, `StateDirectory=`).
 const GIVEN: [&str; 2] = ["RUNTIME_DIRECTORY", "STATE_DIRECTORY"];
-/// Where supervisors make directories.
+/// Where supervisors make directories, and those that are not theirs.
 const RUN: &str = "/run";
+const OF_LOGINS: &str = "/run/user";
 /// Pins lie this deep.
 const DEPTH_MAX: u32 = 2;
 
@@ -54,7 +55,9 @@ impl Account {
     /// Whose a directory below /run is, if it is no link and not root's.
     fn owner(directory: &Path) -> io::Result<Option<Self>> {
         use std::os::unix::fs::MetadataExt;
-        let made = directory.starts_with(RUN) && directory != Path::new(RUN);
+        let made = directory.starts_with(RUN)
+            && directory != Path::new(RUN)
+            && !directory.starts_with(OF_LOGINS);
         let found = std::fs::symlink_metadata(directory).ok().filter(|_| made);
         let Some(found) = found.filter(|found| found.is_dir() && found.uid() != 0) else {
             return Ok(None);

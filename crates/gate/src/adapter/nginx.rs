@@ -53,6 +53,7 @@ fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
         client: headers.get(CLIENT).and_then(|client| client.parse::<IpAddr>().ok()),
         request_id: headers.get(http::REQUEST),
         reported_by_id: false,
+        share: None,
         headers: &headers,
     });
     let Some(refusal) = &answer.refusal else { return http::passes(&answer) };

@@ -22,6 +22,7 @@
 //! | --- | --- | --- | --- |
 //! | Envoy | its runtime (adapter/envoy/runtime.rs) | the layer lives for 1 s | 1 / the share that it acknowledged |
 //! | HAProxy | the answers to its questions | its rules obey for 1 s | 1 / the share that the question names |
+//! | nginx | names of files (adapter/closed.rs) | a name is of one tenth of a second | 1 / the share of its tenth |
 //!
 //! An Envoy that asks as much as before, although it said so, is not told anything for a minute. Of the others
 //! the share of each question is known ([`crate::Ask::share`]).

@@ -26,6 +26,11 @@ const FORGED: &str = "X-Tidegate-Slot: 00\r\nX-Accel-Expires: 3600\r\nCache-Cont
                       X-Request-Id: 00000000\r\n";
 
 #[test]
+fn nginx_refuses_by_itself_and_fails_open() {
+    refuses_by_itself(Proxy::Nginx);
+}
+
+#[test]
 fn haproxy_refuses_by_itself_and_fails_open() {
     refuses_by_itself(Proxy::Haproxy);
 }

@@ -213,6 +213,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
                 client: Some(address(client)),
                 request_id: None,
                 reported_by_id: false,
+                share: None,
                 headers: &NoHeaders,
             };
             gate.ask(now, &ask).passes()

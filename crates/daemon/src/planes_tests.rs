@@ -169,6 +169,7 @@ fn ask() -> Ask<'static> {
         client: Some(IpAddr::from([198, 18, 0, 1])),
         request_id: None,
         reported_by_id: false,
+        share: None,
         headers: &NoHeaders,
     }
 }

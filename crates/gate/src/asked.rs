@@ -3,7 +3,7 @@
 //!
 //! A question costs a proxy more than a refusal of its own. Ten times what a service can take is asked
 //! about for nothing nine times in ten, and the proxy becomes the bottleneck. So a proxy that can be
-//! told (see adapter/envoy/runtime.rs) asks about a random share, and refuses the rest by itself:
+//! told asks about a random share, and refuses the rest by itself:
 //!
 //! ```text
 //! share = max(1.5 · what is admitted a second, 300/s) / (what comes a second)
@@ -15,12 +15,20 @@
 //!
 //! A proxy refuses without looking. So it does only where the gate has no choice either: every request
 //! of the gateway goes to one service, at one priority, through no bucket, and no client is exempt. What a
-//! proxy refuses is not seen; it is estimated from those that are asked about, by the share that the proxy
-//! says it has, and counts as offered and as refused. A proxy that asks as much as before, although it
-//! said so, is not told anything for a minute.
+//! proxy refuses is not seen; it is estimated from those that are asked about, and counts as offered and
+//! as refused.
+//!
+//! | proxy | how it is told | how it forgets | a question stands for |
+//! | --- | --- | --- | --- |
+//! | Envoy | its runtime (adapter/envoy/runtime.rs) | the layer lives for 1 s | 1 / the share that it acknowledged |
+//! | HAProxy | the answers to its questions | its rules obey for 1 s | 1 / the share that the question names |
+//! | nginx | names of files (adapter/closed.rs) | a name is of one tenth of a second | 1 / the share of its tenth |
+//!
+//! An Envoy that asks as much as before, although it said so, is not told anything for a minute. Of the others
+//! the share of each question is known ([`crate::Ask::share`]).
 //!
 //! The share is no older than a tick: without the control loop, in shadow and under the kill switch all
-//! are asked about. The proxy forgets it by itself when nobody renews it.
+//! are asked about.
 
 use crate::service::Service;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -40,6 +48,7 @@ const BEGINS_TICKS: u32 = 3;
 const ENDS: f64 = 0.8;
 /// The least share: less would say too little about what comes.
 const LEAST: f64 = 0.01;
+const PARTS_MIN: u32 = PARTS / 100;
 /// Time in which what comes is averaged, in seconds.
 const AVERAGE_SECONDS: f64 = 0.3;
 /// Questions per second, at least: 90 in such a time, so the average errs by a tenth.
@@ -51,6 +60,8 @@ const AGE_MAX: Nanos = Nanos::from_millis(500);
 const OBEYS: f64 = 0.9;
 const OBEYS_SECONDS: f64 = 1.0;
 const PAUSE: Nanos = Nanos::from_secs(60);
+/// A proxy can be told for so long after a question of which the share is known.
+const HEARD_MAX: Nanos = Nanos::SECOND;
 
 /// What comes, tick by tick.
 #[derive(Debug, Default)]
@@ -92,8 +103,9 @@ pub(crate) struct Asked {
     /// The parts that are not to be asked about, and those that the proxies say they do not ask about.
     wanted: AtomicU32,
     told: AtomicU32,
-    /// When the last tick was.
+    /// When the last tick was, and the last question of which the share is known.
     ticked_ns: AtomicU64,
+    heard_ns: AtomicU64,
     pace: Mutex<Pace>,
 }
 
@@ -103,9 +115,7 @@ pub(crate) struct Listener(Arc<Asked>);
 impl Listener {
     /// The parts that it is to ask about.
     pub(crate) fn parts(&self, now: Nanos) -> u32 {
-        let fresh = now.since(Nanos(self.0.ticked_ns.load(Relaxed))) <= AGE_MAX;
-        let withheld = if fresh { self.0.wanted.load(Relaxed) } else { 0 };
-        PARTS - withheld.min(PARTS - 1)
+        self.0.parts(now)
     }
 
     /// It says that it asks about so many.
@@ -128,15 +138,37 @@ impl Asked {
         Listener(Arc::clone(of))
     }
 
-    /// How many requests the proxies have refused by themselves for each that is asked about: rounded
-    /// at random, so that it is right on average.
-    pub(crate) fn unseen(&self, random: impl FnOnce() -> u64) -> u64 {
-        let withheld = u64::from(self.told.load(Relaxed).min(PARTS - 1));
+    fn parts(&self, now: Nanos) -> u32 {
+        let fresh = now.since(Nanos(self.ticked_ns.load(Relaxed))) <= AGE_MAX;
+        let withheld = if fresh { self.wanted.load(Relaxed) } else { 0 };
+        PARTS - withheld.min(PARTS - 1)
+    }
+
+    /// How many requests the proxies have refused by themselves for one that was asked about, as one of this share:
+    /// rounded at random, so that it is right on average.
+    pub(crate) fn unseen(
+        &self,
+        now: Nanos,
+        share: Option<u32>,
+        random: impl FnOnce() -> u64,
+    ) -> u64 {
+        let parts = if let Some(parts) = share {
+            self.heard_ns.store(now.0, Relaxed);
+            u64::from(parts.clamp(PARTS_MIN, PARTS))
+        } else {
+            u64::from(PARTS - self.told.load(Relaxed).min(PARTS - 1))
+        };
+        let withheld = u64::from(PARTS) - parts;
         if withheld == 0 {
             return 0;
         }
-        let parts = u64::from(PARTS) - withheld;
         withheld / parts + u64::from(random() % parts < withheld % parts)
+    }
+
+    /// The share that is wanted, for the answer to a question of this share; `None`: there is none, and was none.
+    pub(crate) fn answer(&self, now: Nanos, share: Option<u32>) -> Option<u32> {
+        let (had, parts) = (share?, self.parts(now));
+        (parts.min(had) < PARTS).then_some(parts.max(PARTS_MIN))
     }
 
     /// Once a tick in which nothing may be withheld.
@@ -150,7 +182,10 @@ impl Asked {
         self.ticked_ns.store(now.0, Relaxed);
         let mut pace = self.pace();
         let Some(tick) = pace.take(now, service) else { return self.wanted.store(0, Relaxed) };
-        let admits = service.sheds().filter(|_| self.listeners.load(Relaxed) > 0);
+        let heard = self.heard_ns.load(Relaxed);
+        let lately = heard > 0 && now.since(Nanos(heard)) <= HEARD_MAX;
+        let can_be_told = lately || self.listeners.load(Relaxed) > 0;
+        let admits = service.sheds().filter(|_| can_be_told);
         let before = f64::from(PARTS - self.wanted.load(Relaxed)) / f64::from(PARTS);
         let told = self.told.load(Relaxed) > 0;
         let share = pace.share(tick, admits, (before, told));
@@ -252,19 +287,40 @@ mod tests {
     fn what_a_proxy_refuses_is_estimated_from_what_it_asks() {
         let asked = Arc::new(Asked::default());
         let listener = Asked::listen(&asked);
-        assert_eq!(asked.unseen(|| panic!("nothing is withheld")), 0);
+        let now = Nanos::SECOND;
+        assert_eq!(asked.unseen(now, None, || panic!("nothing is withheld")), 0);
         asked.wanted.store(PARTS / 2, Relaxed);
-        assert_eq!(asked.unseen(|| 7), 0, "no proxy has it yet");
+        assert_eq!(asked.unseen(now, None, || 7), 0, "no proxy has it yet");
         listener.has(PARTS / 10);
-        assert_eq!(asked.unseen(|| 7), 9);
+        assert_eq!(asked.unseen(now, None, || 7), 9);
         listener.has(PARTS * 2 / 3);
-        let random = |n: u64| asked.unseen(|| n.wrapping_mul(0x9e37_79b9));
+        let random = |n: u64| asked.unseen(now, None, || n.wrapping_mul(0x9e37_79b9));
         let all: u64 = (0..100_000).map(random).sum();
         assert!((49_000..51_000).contains(&all), "one in three is half of the others: {all}");
         listener.has(0);
-        assert_eq!(asked.unseen(|| 1), u64::from(PARTS) - 1, "never all");
+        assert_eq!(asked.unseen(now, None, || 1), u64::from(PARTS) - 1, "never all");
         drop(listener);
-        assert_eq!(asked.unseen(|| 1), 0, "nobody is left who was told");
+        assert_eq!(asked.unseen(now, None, || 1), 0, "nobody is left who was told");
+    }
+
+    #[test]
+    fn a_question_of_a_known_share_stands_for_as_many() {
+        let (asked, now) = (Asked::default(), Nanos::SECOND);
+        let unseen = |parts| asked.unseen(now, Some(parts), || 0);
+        assert_eq!([PARTS, PARTS / 2, PARTS / 10, PARTS_MIN].map(unseen), [0, 1, 9, 99]);
+        assert_eq!([0, PARTS + 1].map(unseen), [99, 0], "no share is less, or more");
+    }
+
+    #[test]
+    fn a_share_is_told_until_the_proxy_has_none() {
+        let (asked, now) = (Asked::default(), Nanos::from_secs(10));
+        let told = |share| asked.answer(now, share);
+        assert_eq!([None, Some(PARTS)].map(told), [None; 2], "there is none");
+        assert_eq!(told(Some(5)), Some(PARTS), "it has an old one");
+        asked.wanted.store(PARTS / 4, Relaxed);
+        asked.ticked_ns.store(now.0, Relaxed);
+        let wanted = Some(PARTS / 4 * 3);
+        assert_eq!([None, Some(PARTS), Some(5)].map(told), [None, wanted, wanted]);
     }
 
     #[test]

@@ -60,6 +60,9 @@ pub struct Ask<'a> {
     pub request_id: Option<&'a str>,
     /// Whether the report of it will name the id, and not the token.
     pub reported_by_id: bool,
+    /// The share of such requests that the proxy asks about, in ten-thousandths, where it can refuse the others by
+    /// itself and this is known of the question.
+    pub share: Option<u32>,
     /// Its headers.
     pub headers: &'a dyn Headers,
 }
@@ -77,12 +80,14 @@ pub struct Answer {
     pub token: Option<Token>,
     /// What the client is told; `None`: the request passes.
     pub refusal: Option<Refusal>,
+    /// The share that it shall ask about, for a second at most; `None`: it asks about everything.
+    pub share: Option<u32>,
 }
 
 impl Answer {
     /// It passes, and nothing is followed.
     const fn unevaluated(reason: Reason) -> Self {
-        Self { service: None, reason, refused: false, token: None, refusal: None }
+        Self { service: None, reason, refused: false, token: None, refusal: None, share: None }
     }
 
     /// Whether the request goes on to the server.
@@ -226,17 +231,19 @@ impl Gate {
             retry_after: gateway.retry_after,
             rate_limit_fields: gateway.rate_limit_fields,
         };
-        self.estimate(now, gateway, &subject);
+        self.estimate(now, (gateway.asked.as_ref(), ask.share), &subject);
         let decided = self.decide(now, (&subject, served.told.as_ref()), waits);
-        match decided.delay {
-            Some(delay) => Err(Box::new(Waiting::new(&subject, now + delay))),
-            None => Ok(self.settle(now, &subject, decided)),
+        if let Some(delay) = decided.delay {
+            return Err(Box::new(Waiting::new(&subject, now + delay)));
         }
+        let mut answer = self.settle(now, &subject, decided);
+        answer.share = gateway.asked.answer(now, ask.share);
+        Ok(answer)
     }
 
     /// Counts whom the proxy has refused by itself, for each that it asks about.
-    fn estimate(&self, now: Nanos, gateway: &Gateway, of: &Subject<'_>) {
-        let unseen = gateway.asked.unseen(|| self.random());
+    fn estimate(&self, now: Nanos, (asked, share): (&Asked, Option<u32>), of: &Subject<'_>) {
+        let unseen = asked.unseen(now, share, || self.random());
         if unseen > 0 {
             of.service.refused_by_proxy(now, unseen, of.retry_after.1);
             of.tally.add(of.class, Execution::Executed, Reason::ByProxy, unseen);
@@ -284,7 +291,7 @@ impl Gate {
             Refusal { reason: decided.reason, retry_after_s, rate_limit }
         });
         let Decided { reason, refused, .. } = decided;
-        Answer { service: Some(of.at), reason, refused, token, refusal }
+        Answer { service: Some(of.at), reason, refused, token, refusal, share: None }
     }
 
     /// Follows a request that passes. `None`: there is no room.

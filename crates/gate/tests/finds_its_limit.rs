@@ -179,6 +179,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
             client: None,
             request_id: None,
             reported_by_id: false,
+            share: None,
             headers: &NoHeaders,
         };
         let answer = self.gate.ask(at, &ask);

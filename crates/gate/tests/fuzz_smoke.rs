@@ -69,6 +69,7 @@ fn the_seeds_of_envoy_are_messages() {
         refused: false,
         token: None,
         refusal: None,
+        share: None,
     };
     let told = tidegate_gate::envoy_check(CHECK, |ask| {
         let header = |name| ask.headers.get(name).unwrap_or_default();

@@ -63,6 +63,7 @@ fn ask<'a>(target: &'a str, client: &str) -> Ask<'a> {
         client: Some(client.parse::<IpAddr>().unwrap()),
         request_id: None,
         reported_by_id: false,
+        share: None,
         headers: &NoHeaders,
     }
 }

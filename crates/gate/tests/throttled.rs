@@ -57,6 +57,7 @@ fn ask(target: &'static str, client: [u8; 4]) -> Ask<'static> {
         client: Some(IpAddr::V4(Ipv4Addr::from(client))),
         request_id: None,
         reported_by_id: false,
+        share: None,
         headers: &NoHeaders,
     }
 }

@@ -82,6 +82,7 @@ fn ask(
         client: Some(client.address.to_canonical()),
         request_id: id.to_str().ok(),
         reported_by_id: false,
+        share: None,
         headers: &headers,
     };
     match site.queue {

@@ -13,52 +13,20 @@
 
 mod common;
 
-use common::gate::{self, ENVOY, application, example, free_port};
 use common::http::{Http, Response};
+use common::proxied::{CAPACITY, Proxy, World, with_tls};
 use common::{PATIENCE, wait_for};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tidegate_model::snapshot::Snapshot;
 use tidegate_units::{Clock, MonotonicClock, Nanos};
-
-/// How long the application works on a request; one at a time.
-const WORK: Duration = Duration::from_millis(5);
-const CAPACITY: f64 = 200.0;
-
-/// The proxy that asks.
-#[derive(Clone, Copy, Debug)]
-enum Proxy {
-    Nginx,
-    Haproxy,
-    Envoy,
-    /// The same with TLS.
-    EnvoyTls,
-    /// By the rate limit service.
-    EnvoyRatelimit,
-    /// It reports nothing.
-    EnvoySilent,
-    Caddy,
-}
-
-struct World {
-    dir: tempfile::TempDir,
-    proxy: Child,
-    daemon: Option<Child>,
-    front: SocketAddr,
-    /// Where the proxy reports.
-    completions: String,
-}
 
 /// Clients that ask while nobody answers their proxy, and the pause of each between two requests: no proxy ends a
 /// connection for its number of requests.
@@ -82,239 +50,7 @@ fn asks_on(front: SocketAddr, posts: bool, ending: &AtomicBool) -> Vec<u16> {
     statuses
 }
 
-/// Where Caddy serves TLS: the port of `front`, at another address of this host.
-fn with_tls(front: SocketAddr) -> SocketAddr {
-    SocketAddr::new([127, 0, 0, 2].into(), front.port())
-}
-
-impl Proxy {
-    const fn adapter(self) -> &'static str {
-        match self {
-            Self::Nginx => "nginx",
-            Self::Haproxy => "haproxy",
-            Self::Caddy => "caddy",
-            _ => "envoy",
-        }
-    }
-
-    /// Where it reports, as the configuration says it; Envoy reports where it asks.
-    fn completions(self, dir: &Path) -> String {
-        match self {
-            Self::Nginx | Self::Haproxy => format!("unix:{}", dir.join("edge.log").display()),
-            Self::Caddy => {
-                UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-            }
-            _ => String::new(),
-        }
-    }
-
-    /// Starts it in front of `back`.
-    fn start(self, dir: &Path, reports: &str, front: SocketAddr, back: SocketAddr) -> Child {
-        let path = |file: &str| dir.join(file).display().to_string();
-        let (shown, reports) = match (self, reports.strip_prefix("unix:")) {
-            (Self::Haproxy, Some(path)) => ("127.0.0.1:9471", path),
-            (_, Some(path)) => ("/run/tidegate/edge.log", path),
-            (_, None) => ("127.0.0.1:9471", reports),
-        };
-        let asked = match self {
-            Self::Haproxy => ("127.0.0.1:9470", format!("unix@{}", path("edge.sock"))),
-            _ => ("/run/tidegate/edge.sock", path("edge.sock")),
-        };
-        let sockets = [asked, (shown, reports.to_owned()), ("127.0.0.1:8080", back.to_string())];
-        match self {
-            Self::Nginx => Self::nginx(dir, &sockets, front),
-            Self::Haproxy => Self::haproxy(dir, &sockets, front),
-            Self::Caddy => Self::caddy(dir, &sockets, front),
-            _ => self.envoy(dir, front, back),
-        }
-    }
-
-    /// The site twice: without TLS at `front`, with it at [`with_tls`], by certificates of its own below `dir`.
-    fn caddy(dir: &Path, sockets: &[(&str, String)], front: SocketAddr) -> Child {
-        let tls = with_tls(front);
-        let text = example("Caddyfile", sockets);
-        let (before, site) = text.split_once("\nshop.example {").unwrap();
-        let site = |name: String, at: SocketAddr| format!("{name} {{\n\tbind {}{site}", at.ip());
-        let (plain, secret) = (
-            format!("http://shop.example:{}", front.port()),
-            format!("https://shop.example:{}", tls.port()),
-        );
-        let site = [
-            before,
-            &site(plain, front),
-            &site(secret, tls).replacen('\n', "\n\ttls internal\n", 1),
-        ];
-        let site = site.join("\n");
-        let conf = dir.join("Caddyfile");
-        fs::write(
-            &conf,
-            format!(
-                "{{\n\tadmin off\n\tskip_install_trust\n\tauto_https disable_redirects\n}}\n{site}"
-            ),
-        )
-        .unwrap();
-        let log = fs::File::create(dir.join("error.log")).unwrap();
-        let mut caddy = Command::new("caddy");
-        caddy.args(["run", "--adapter", "caddyfile", "--config"]).arg(&conf);
-        caddy.env("HOME", dir).env("XDG_DATA_HOME", dir).env("XDG_CONFIG_HOME", dir);
-        caddy.stdout(Stdio::null()).stderr(log).spawn().unwrap()
-    }
-
-    fn nginx(dir: &Path, sockets: &[(&str, String)], front: SocketAddr) -> Child {
-        let listen = ("listen 80;", format!("listen {front};"));
-        let http = example("nginx.conf", &[sockets, &[listen]].concat());
-        let path = |file: &str| dir.join(file).display().to_string();
-        let conf = format!(
-            "user root;\nworker_processes 1;\npid {};\nerror_log {} warn;\nevents {{ worker_connections 4096; }}\nhttp {{\n\
-             client_body_temp_path {};\nproxy_temp_path {};\nfastcgi_temp_path {};\nuwsgi_temp_path {};\nscgi_temp_path {};\n{http}}}\n",
-            path("nginx.pid"),
-            path("error.log"),
-            path("t1"),
-            path("t2"),
-            path("t3"),
-            path("t4"),
-            path("t5"),
-        );
-        fs::write(dir.join("nginx.conf"), conf).unwrap();
-        let mut nginx = Command::new("nginx");
-        nginx.args(["-g", "daemon off;", "-p"]).arg(dir).arg("-c").arg(dir.join("nginx.conf"));
-        nginx.stderr(Stdio::null()).spawn().unwrap()
-    }
-
-    fn haproxy(dir: &Path, sockets: &[(&str, String)], front: SocketAddr) -> Child {
-        let spoe = dir.join("spoe.cfg");
-        fs::write(&spoe, example("haproxy-spoe.cfg", &[])).unwrap();
-        let own = [
-            ("/etc/haproxy/tidegate-spoe.cfg", spoe.display().to_string()),
-            ("bind :80 ", format!("bind {front} ")),
-        ];
-        let text = example("haproxy.cfg", &[sockets, &own].concat());
-        let conf = dir.join("haproxy.cfg");
-        fs::write(&conf, format!("global\n    nbthread 1\n    maxconn 4096\n{text}")).unwrap();
-        let log = fs::File::create(dir.join("error.log")).unwrap();
-        let mut haproxy = Command::new("haproxy");
-        haproxy.args(["-db", "-f"]).arg(&conf).stdout(Stdio::null()).stderr(log).spawn().unwrap()
-    }
-
-    fn envoy(self, dir: &Path, front: SocketAddr, back: SocketAddr) -> Child {
-        let file = match self {
-            Self::EnvoyRatelimit => "envoy-ratelimit.yaml",
-            _ => "envoy.yaml",
-        };
-        let listen = format!("{{address: 127.0.0.1, port_value: {}}}", front.port());
-        let mut own = vec![
-            ("/run/tidegate/edge.sock", dir.join("edge.sock").display().to_string()),
-            ("port_value: 8080", format!("port_value: {}", back.port())),
-            ("{address: 0.0.0.0, port_value: 80}", listen),
-        ];
-        match self {
-            Self::EnvoyTls => own.push(("- filters:", chain_with_tls(dir))),
-            Self::EnvoySilent => {
-                let indent = " ".repeat(24);
-                let seldom =
-                    format!("buffer_flush_interval: 600s\n{indent}buffer_size_bytes: 100000000");
-                own.push(("buffer_flush_interval: 0.05s", seldom));
-            }
-            _ => {}
-        }
-        let conf = dir.join("envoy.yaml");
-        fs::write(&conf, example(file, &own)).unwrap();
-        let mut envoy = Command::new(ENVOY);
-        envoy.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning", "-c"]);
-        envoy.arg(&conf).arg("--log-path").arg(dir.join("error.log"));
-        envoy.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-    }
-}
-
-/// A filter chain of Envoy with TLS, and HTTP/2 inside.
-fn chain_with_tls(dir: &Path) -> String {
-    let signed = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
-    let (certificate, key) = (dir.join("tls.pem"), dir.join("tls.key"));
-    fs::write(&certificate, signed.cert.pem()).unwrap();
-    fs::write(&key, signed.signing_key.serialize_pem()).unwrap();
-    let context =
-        "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
-    format!(
-        "- transport_socket: {{name: envoy.transport_sockets.tls, typed_config: {{\"@type\": {context}, \
-         common_tls_context: {{alpn_protocols: [h2], tls_certificates: [{{certificate_chain: {{filename: {}}}, \
-         private_key: {{filename: {}}}}}]}}}}}}\n          filters:",
-        certificate.display(),
-        key.display(),
-    )
-}
-
 impl World {
-    fn new(proxy: Proxy, control: &str) -> Self {
-        Self::telling(proxy, control, true)
-    }
-
-    /// Whether clients are told of limits by RateLimit fields is said by `fields`.
-    fn telling(proxy: Proxy, control: &str, fields: bool) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let back = busy_application();
-        let front = free_port();
-        let path = |file: &str| dir.path().join(file).display().to_string();
-        let completions = proxy.completions(dir.path());
-        let reports = match completions.as_str() {
-            "" => String::new(),
-            at => format!("    completions: {at}\n"),
-        };
-        let text = format!(
-            "services:\n  shop: {{mode: enforce, control: {control}}}\ngateways:\n  edge:\n    adapter: {}\n    \
-             listen: unix:{}\n{reports}    rate_limit_fields: {fields}\n    routes: [{{service: shop}}]\n\
-             daemon: {{socket: {}, http: off}}\n",
-            proxy.adapter(),
-            path("edge.sock"),
-            path("control.sock"),
-        );
-        fs::write(dir.path().join("tidegate.yaml"), text).unwrap();
-        let proxy = proxy.start(dir.path(), &completions, front, back);
-        let mut world = Self { dir, proxy, daemon: None, front, completions };
-        wait_for("the proxy listens", || TcpStream::connect(front).ok());
-        world.start();
-        world
-    }
-
-    fn start(&mut self) {
-        let path = |file: &str| self.dir.path().join(file);
-        let daemon = gate::run(&path("tidegate.yaml"), &path("log"));
-        self.daemon = Some(daemon);
-        wait_for("the gateway is served", || {
-            let snapshot = self.status()?;
-            let gateways = snapshot.gateways?.gateways;
-            gateways.iter().all(|gateway| gateway.problem.is_empty()).then_some(())
-        });
-    }
-
-    fn status(&self) -> Option<Snapshot> {
-        gate::status(&self.dir.path().join("control.sock"))
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(self.daemon.as_ref().unwrap());
-        kill_process(pid, signal).unwrap();
-    }
-
-    /// Stops it. One thread gets the signal and tells the others: until they all stand, it may answer.
-    fn stop(&self) {
-        self.signal(Signal::STOP);
-        let tasks = format!("/proc/{}/task", self.daemon.as_ref().unwrap().id());
-        wait_for("all threads stand", || {
-            let stands = |task: std::io::Result<fs::DirEntry>| {
-                let stat = fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
-                stat.rsplit_once(") ")?.1.starts_with('T').then_some(())
-            };
-            fs::read_dir(&tasks).ok()?.map(stands).collect::<Option<Vec<()>>>().map(|_| ())
-        });
-    }
-
-    fn kill(&mut self) {
-        let mut daemon = self.daemon.take().unwrap();
-        daemon.kill().unwrap();
-        daemon.wait().unwrap();
-    }
-
     /// Clients ask while the daemon is slow, hangs, is killed, is stopped, and while another one takes over: each is
     /// served or refused, and in time.
     fn outages(&mut self) {
@@ -350,39 +86,6 @@ impl World {
         let some = CLIENTS_IN_OUTAGES;
         assert!(served >= some && refused >= some, "{served} {refused}\n{}", self.log());
     }
-
-    /// So many requests, one after the other: their responses.
-    fn requests(&self, n: usize) -> Vec<Response> {
-        let mut client = Http::connect(self.front);
-        (0..n).map(|_| client.get()).collect()
-    }
-
-    fn log(&self) -> String {
-        let read = |file: &str| fs::read_to_string(self.dir.path().join(file)).unwrap_or_default();
-        format!("{}\n{}", read("log"), read("error.log"))
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        if let Some(daemon) = &mut self.daemon {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
-        // Its workers end with the master only if that is told to.
-        let _ = kill_process(Pid::from_child(&self.proxy), Signal::TERM);
-        let _ = self.proxy.wait();
-    }
-}
-
-/// A server that works on one request at a time.
-fn busy_application() -> SocketAddr {
-    let worker = Arc::new(Mutex::new(()));
-    application(move || {
-        let busy = worker.lock().unwrap();
-        std::thread::park_timeout(WORK);
-        drop(busy);
-    })
 }
 
 #[test]
@@ -551,63 +254,6 @@ fn behind_an_envoy_that_reports_nothing_all_passes() {
         let warnings = world.status()?.warnings;
         warnings.iter().any(|warning| warning.contains("nothing is reported")).then_some(())
     });
-}
-
-/// Far more comes than passes: Envoy refuses most of it without a question, as it was told. It forgets that
-/// when tidegate hangs.
-#[test]
-fn an_envoy_that_is_told_to_refuses_by_itself_and_fails_open() {
-    let world = World::telling(Proxy::Envoy, "{name: fixed, rate: 20/s, burst: 5}", false);
-    wait_for("the limit is in force", || world.status()?.services[0].limits.rate);
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..16 {
-            scope.spawn(|| {
-                let mut client = Http::connect(world.front);
-                while !stop.load(Relaxed) {
-                    let response = client.ask("X-A: b\r\n");
-                    assert!(matches!(response.status, 200 | 503), "{}", response.status);
-                    if response.status == 503 {
-                        let after = response.header("retry-after").and_then(|s| s.parse().ok());
-                        assert!(
-                            after.is_some_and(|seconds: u8| seconds > 0),
-                            "{:?}",
-                            response.headers
-                        );
-                        assert_eq!(response.header("x-envoy-ratelimited"), Some("true"));
-                    }
-                }
-            });
-        }
-        // Whoever waits below and gives up must not leave them running.
-        let _ended = Ended(&stop);
-        wait_for("Envoy refuses by itself", || {
-            let counts = world.status()?.services.into_iter().next()?.counts;
-            let of = |reason: &str| -> u64 {
-                counts.iter().filter(|count| count.reason == reason).map(|count| count.count).sum()
-            };
-            (of("by-proxy") > 200 && of("token") > 0).then_some(())
-        });
-        // It hangs while Envoy refuses: the layer runs out, and all pass.
-        world.stop();
-        wait_for("it is forgotten", || {
-            world.requests(10).iter().all(|response| response.status == 200).then_some(())
-        });
-        world.signal(Signal::CONT);
-        wait_for("Envoy is told again", || {
-            let without_question = |r: &Response| r.status == 503 && r.body.is_empty();
-            world.requests(10).iter().any(without_question).then_some(())
-        });
-    });
-}
-
-/// Ends the load of a test, however the test ends.
-struct Ended<'a>(&'a AtomicBool);
-
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 /// What a proxy takes and an adapter may not: each is refused by one of them, but for who finds a token.

@@ -182,7 +182,10 @@ impl World {
                 ("#tls proxy_ssl_certificate", format!("#tls {}", own.0)),
                 ("/etc/nginx/tidegate/proxy.", own.1),
                 ("server unix:/run/tidegate/edge.sock;", String::new()),
-                ("        proxy_pass http://tidegate;\n", String::new()),
+                (
+                    "        proxy_pass http://tidegate/?slot=$tidegate_slot&at=$tidegate_tenth;\n",
+                    String::new(),
+                ),
                 ("#tls ", String::new()),
                 ("192.0.2.10:9470", self.gate.to_string()),
                 (folder, format!("{}/", self.dir.path().display())),

@@ -151,6 +151,7 @@ impl Harness {
                 client: forwarded_client(host, 1 + id.len() % 3),
                 request_id: Some(id),
                 reported_by_id: id.len() % 2 == 1,
+                share: None,
                 headers: &Given(header),
             },
         );

@@ -68,6 +68,7 @@ fn in_process() {
                 client: Some([192, 0, 2, (n % 251) as u8].into()),
                 request_id: Some(&ids[n % ids.len()]),
                 reported_by_id: false,
+                share: None,
                 headers: &NoHeaders,
             };
             if let Some(token) = gate.ask(now, &ask).token {

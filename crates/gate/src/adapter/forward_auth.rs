@@ -43,6 +43,7 @@ pub(super) fn answer(context: &Context, request: &Parts) -> Reply {
         client: headers.get(FOR).and_then(|forwarded| client(forwarded, hop)),
         request_id: headers.get(http::REQUEST),
         reported_by_id: false,
+        share: None,
         headers: &headers,
     });
     let Some(refusal) = &answer.refusal else { return http::passes(&answer) };

@@ -5,10 +5,14 @@
 //! A message `ask` names method, target, client, id and headers. Each is acknowledged with what is
 //! decided, in variables of the transaction: `token`, `reason`, and of a refusal `refuse` and the parts
 //! of the response. HAProxy goes on without them when the agent is silent, slow or gone.
+//!
+//! Where the message has `asked`, the rules of HAProxy can refuse by themselves (see [`crate::asked`]): it is the
+//! share that was asked about, or nothing while all are. The answer names the share to ask about, `asks`.
 
 use super::headers::Joined;
 use super::listen::{Stream, datagrams, streams};
 use super::{Context, haproxy_report};
+use crate::asked::PARTS;
 use crate::{Answer, Ask, Headers, Id};
 use spop::actions::VarScope;
 use spop::frame::{FramePayload, FrameType, Message};
@@ -194,8 +198,21 @@ fn ask(message: &Message, ask: &mut dyn FnMut(&Ask<'_>) -> Answer) -> Option<Ans
         },
         request_id: text("id"),
         reported_by_id: false,
+        share: message.get("asked").map(share),
         headers: &headers,
     }))
+}
+
+/// The share of requests that HAProxy asks about; without a value it asks about all.
+fn share(asked: &TypedData) -> u32 {
+    let parts = match asked {
+        TypedData::Int32(parts) => u32::try_from(*parts).ok(),
+        TypedData::UInt32(parts) => Some(*parts),
+        TypedData::Int64(parts) => u32::try_from(*parts).ok(),
+        TypedData::UInt64(parts) => u32::try_from(*parts).ok(),
+        _ => None,
+    };
+    parts.unwrap_or(PARTS)
 }
 
 /// The variables by which HAProxy is told what was decided.
@@ -204,6 +221,9 @@ fn told(ack: Ack, answer: &Answer) -> Ack {
     let mut ack = set(ack, "reason", answer.reason.name().into());
     if let Some(token) = answer.token {
         ack = set(ack, "token", TypedData::String(token.to_string()));
+    }
+    if let Some(parts) = answer.share {
+        ack = set(ack, "asks", TypedData::UInt32(parts));
     }
     let Some(refusal) = &answer.refusal else { return ack };
     ack = set(ack, "refuse", TypedData::Bool(true));

@@ -73,6 +73,7 @@ fn refusal() -> Answer {
         refused: true,
         token: None,
         refusal: Some(refusal),
+        share: None,
     }
 }
 
@@ -140,6 +141,27 @@ fn a_question_is_read_and_a_refusal_is_told() {
     }
     assert!(!contains(&out, "token") && !contains(&out, "ratelimit"));
     assert_eq!(talk.misunderstood(), 0);
+}
+
+/// Only where the message says what share was asked about, the answer names one.
+#[test]
+fn a_share_is_told_where_it_is_asked_for() {
+    let told = |asked: Option<TypedData>, share| {
+        let mut question = message("ask", "");
+        question.args.extend(asked.map(|asked| ("asked".to_owned(), asked)));
+        let (mut talk, mut out, mut had) = (Talk::default(), Vec::new(), None);
+        let mut received = [hello(false, 16_380), notify(1, &[question])].concat();
+        assert!(talk.hear(&mut received, &mut out, |ask| {
+            had = ask.share;
+            Answer { share, ..refusal() }
+        }));
+        (had, contains(&out, "\x04asks\x03"))
+    };
+    assert_eq!(told(None, None), (None, false));
+    assert_eq!(told(Some(TypedData::Null), None), (Some(PARTS), false));
+    assert_eq!(told(Some(TypedData::Int64(1_500)), Some(2_000)), (Some(1_500), true));
+    assert_eq!(told(Some(TypedData::Int64(-1)), Some(2_000)), (Some(PARTS), true), "no share");
+    assert_eq!(told(Some(TypedData::Bool(true)), Some(2_000)), (Some(PARTS), true));
 }
 
 /// However the bytes are cut, the same is asked and answered.

@@ -7,6 +7,7 @@
 //! not understand it counts ([`Context::misunderstood`]), closes the connection, and does nothing else.
 
 mod caddy;
+mod closed;
 mod envoy;
 mod forward_auth;
 mod haproxy;
@@ -31,6 +32,7 @@ pub use unbound::Unbound;
 
 use crate::asked::Listener;
 use crate::{Answer, Ask, Completion, Gate, Id};
+use closed::Closed;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,6 +67,8 @@ pub(crate) struct Context {
     told: AllTold,
     /// A reload says that files may have changed.
     reread: watch::Receiver<()>,
+    /// What its nginx is told without an answer.
+    closed: Arc<Closed>,
     /// As it was when the gateway was opened: what a reload may change meanwhile ([`opened`]) is not in it.
     pub(crate) config: Arc<GatewayConfig>,
 }
@@ -224,6 +228,7 @@ async fn follow(
                 clock: Arc::clone(&clock),
                 told: Arc::clone(&told),
                 reread: files.clone(),
+                closed: Arc::new(Closed::beside(&config.listen)),
                 config: Arc::new(config.clone()),
             };
             let name = config.name.clone();

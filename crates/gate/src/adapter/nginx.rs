@@ -4,10 +4,15 @@
 //!
 //! nginx sets the headers that are asked for, so a client's own of the same name do not come here. A
 //! question without them is counted, and passes: any other status would be a 500 for the client.
+//!
+//! The target of a question may name a slot and nginx's time (see [`super::closed`]): no client can write there, as
+//! it could into a header that nginx does not set.
 
+use super::closed::Slot;
 use super::http::{self, Reply, Served};
 use super::listen::{Stream, datagrams, streams};
 use super::{Context, nginx_report};
+use crate::asked::PARTS;
 use crate::{Ask, Headers, Id};
 use hyper::StatusCode;
 use hyper::http::request::Parts;
@@ -45,6 +50,8 @@ fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
         context.misunderstood();
         return http::of_status(StatusCode::NO_CONTENT);
     };
+    let slot = request.uri.query().and_then(Slot::of);
+    let share = slot.and_then(|slot| context.closed.share(slot));
     let answer = context.ask(&Ask {
         gateway: &context.config.name,
         method,
@@ -53,8 +60,12 @@ fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
         client: headers.get(CLIENT).and_then(|client| client.parse::<IpAddr>().ok()),
         request_id: headers.get(http::REQUEST),
         reported_by_id: false,
+        share,
         headers: &headers,
     });
+    if let Some(slot) = slot {
+        context.closed.tell(slot, answer.share.unwrap_or(PARTS));
+    }
     let Some(refusal) = &answer.refusal else { return http::passes(&answer) };
     let mut reply = http::refuses(StatusCode::FORBIDDEN, refusal);
     http::give_reason(&mut reply, &answer);

@@ -40,6 +40,7 @@ impl Unbound {
             clock,
             told: Arc::default(),
             reread: watch::channel(()).1,
+            closed: Arc::default(),
             config: Arc::new(config.clone()),
         };
         Ok(Self { runtime, context })

@@ -55,6 +55,7 @@ pub(crate) fn ask<'a>(target: &'a str, client: &str) -> Ask<'a> {
         client: Some(client.parse::<IpAddr>().unwrap()),
         request_id: None,
         reported_by_id: false,
+        share: None,
         headers: &NoHeaders,
     }
 }

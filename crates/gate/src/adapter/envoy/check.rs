@@ -35,6 +35,7 @@ pub(super) fn check(
         // For people only: it ties nothing, so the id that they know may be the client's.
         request_id: headers.get("x-request-id").or(std::str::from_utf8(&http.id).ok()),
         reported_by_id: false,
+        share: None,
         headers: &headers,
     });
     Some(told(&answer))

@@ -48,6 +48,7 @@ pub(super) fn rate_limit(
         client: value(CLIENT).and_then(|address| client(address.as_bytes())),
         request_id: headers.get("x-request-id"),
         reported_by_id: false,
+        share: None,
         headers: &headers,
     });
     Some(told(&answer, descriptors))

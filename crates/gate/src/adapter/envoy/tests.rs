@@ -41,13 +41,27 @@ fn raw(key: &[u8], raw_value: &[u8]) -> HeaderValue {
 
 fn passing() -> Answer {
     let token = Some("00000000000000ff".parse().unwrap());
-    Answer { service: Some(0), reason: Reason::Token, refused: false, token, refusal: None }
+    Answer {
+        service: Some(0),
+        reason: Reason::Token,
+        refused: false,
+        token,
+        refusal: None,
+        share: None,
+    }
 }
 
 fn refusing() -> Answer {
     let rate_limit = Some(RateLimit::new("shop", Rate::per_second(812.7), 7));
     let refusal = Some(Refusal { reason: Reason::Rate, retry_after_s: 7, rate_limit });
-    Answer { service: Some(0), reason: Reason::Rate, refused: true, token: None, refusal }
+    Answer {
+        service: Some(0),
+        reason: Reason::Rate,
+        refused: true,
+        token: None,
+        refusal,
+        share: None,
+    }
 }
 
 /// What the gate is asked: method, target, host, id, the headers `a` and `cookie`, and the client.

@@ -11,6 +11,7 @@ use crate::refusal::{RateLimit, Refusal};
 use crate::routes::{Gateway, Routing, Target};
 use crate::service::{Bucket, Counted, Decided, GateState, Who};
 use crate::sketch::Sketch;
+use crate::unguessable::Unguessable;
 use crate::waiting::{Subject, Waiting};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -107,6 +108,8 @@ pub struct Gate {
     released: AtomicBool,
     /// Goes on with each random number.
     seed: AtomicU64,
+    /// Whoever knows some of them must not know others: a report ends a request in flight.
+    tokens: Unguessable,
     /// Passed without being evaluated, by reason.
     passed: Box<[Counter]>,
     completed: Counter,
@@ -121,8 +124,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate without limits, whose lease has not begun: everything passes. `seed` makes its tokens
-    /// and what it randomises; that of a process should be one that nobody can guess.
+    /// A gate without limits, whose lease has not begun: everything passes. `seed` makes what it
+    /// randomises; that of a process should be one that nobody can guess. Its tokens have a key of their own.
     #[must_use]
     pub fn new(config: &Config, seed: u64) -> Self {
         Self {
@@ -132,6 +135,7 @@ impl Gate {
             first_tick: AtomicU64::new(0),
             released: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
+            tokens: Unguessable::default(),
             passed: (0..REASONS).map(|_| Counter::default()).collect(),
             completed: Counter::default(),
             late: Counter::default(),
@@ -289,7 +293,7 @@ impl Gate {
 
     /// Follows a request that passes. `None`: there is no room.
     fn follow(&self, now: Nanos, of: &Subject<'_>) -> Option<Token> {
-        let key = if of.reported_by_id { request_key(of.id) } else { self.random() };
+        let key = if of.reported_by_id { request_key(of.id) } else { self.tokens.next() };
         if let Some(bucket) = of.bucket {
             bucket.begun.one();
         }

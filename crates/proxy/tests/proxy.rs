@@ -78,6 +78,35 @@ fn a_refusal_costs_the_server_nothing_and_keeps_the_connection() {
     assert_eq!((server.heads().len(), server.connections.load(Relaxed)), (1, 1));
 }
 
+/// The state of SplitMix64 that gives this number.
+fn state(number: u64) -> u64 {
+    let mut z = number ^ (number >> 31) ^ (number >> 62);
+    z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
+    z = (z ^ (z >> 27) ^ (z >> 54)).wrapping_mul(0x96de_1b17_3f11_9089);
+    z ^ (z >> 30) ^ (z >> 60)
+}
+
+/// Clients read their own.
+#[test]
+fn a_request_id_tells_no_other_one() {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let server = Server::start();
+    let world = World::before(&[server.address]);
+    let halves: Vec<u64> = (0..2)
+        .flat_map(|_| {
+            let response = get(world.front, "/");
+            let id = field(&response, "x-request-id").unwrap().to_owned();
+            assert_eq!(id.len(), 32, "{id}");
+            [0, 16].map(|at| u64::from_str_radix(&id[at..at + 16], 16).unwrap())
+        })
+        .collect();
+    for pair in halves.windows(2) {
+        let (one, next) = (state(pair[0]), state(pair[1]));
+        let steps = (1..64).find(|n| one.wrapping_add(STEP.wrapping_mul(*n)) == next);
+        assert_eq!(steps, None, "{halves:x?}");
+    }
+}
+
 /// Two routes that look at one header read it once.
 #[test]
 fn routes_may_look_at_the_same_header() {

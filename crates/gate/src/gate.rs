@@ -349,6 +349,27 @@ impl Gate {
         }
     }
 
+    /// The proxy has responded to a request itself, with this status, since no server could have it. It is not in
+    /// flight any more, and counts neither as completed by the service nor with its times.
+    pub fn unserved(&self, id: Id<'_>, status: u16) -> Completed {
+        match self.flights.end(id.key()) {
+            Ended::Flight(flight) => {
+                flight.service.unserved(flight.bucket.as_deref(), status);
+                self.completed.one();
+                Completed::Counted
+            }
+            Ended::Gone(flight) => {
+                flight.service.unserved_late(status);
+                self.late.one();
+                Completed::Late
+            }
+            Ended::Unknown => {
+                self.unknown.one();
+                Completed::Unknown
+            }
+        }
+    }
+
     /// Whether no service to which routes of this gateway lead refuses anything now, whatever asks: the kill
     /// switch is on, nobody renews the lease, or each is in shadow. A canary spares whose source is not known.
     pub(crate) fn refuses_nothing(&self, now: Nanos, gateway: &str) -> bool {

@@ -501,3 +501,30 @@ fn a_token_tells_no_other_token() {
         assert_eq!(steps, None, "the next one is as many steps ahead");
     }
 }
+
+/// What no server had tells nothing: neither that the service is fast, nor that reports are missing, nor that those
+/// before it are overtaken.
+#[test]
+fn a_request_that_no_server_had_tells_nothing_of_the_service() {
+    let (gate, _) = gate("enforce", ServiceLimits::default());
+    let begun = |at: Nanos| gate.ask(at, &ask("/search", "192.0.2.1")).token.unwrap();
+    let stays = begun(NOW);
+    let mut now = NOW;
+    for _ in 0..100 {
+        now += Nanos::from_millis(100);
+        let unserved = Id::Token(begun(now));
+        assert_eq!(gate.unserved(unserved, 503), Completed::Counted);
+        assert_eq!(gate.unserved(unserved, 503), Completed::Unknown);
+        gate.tick(now);
+    }
+    let totals = gate.totals(0).unwrap();
+    assert!(!gate.reports_missing(0));
+    assert_eq!((totals.admitted, totals.waiting, totals.unseen), (101, 1, 100));
+    assert_eq!((totals.connections.answered, totals.connections.lost), (0, 0));
+    assert_eq!((totals.first_byte.count, totals.end.count, totals.unknown), (0, 0, 0));
+    assert_eq!((totals.buckets[0].begun, totals.buckets[0].ended), (101, 100));
+    assert_eq!(gate.statuses(0)[5], 100);
+    let completion = Completion { status: 200, ..Completion::default() };
+    assert_eq!(gate.complete(now, Id::Token(stays), &completion), Completed::Counted);
+    assert_eq!((gate.totals(0).unwrap().waiting, gate.state().completed), (0, 101));
+}

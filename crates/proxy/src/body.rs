@@ -297,6 +297,12 @@ impl Report {
         let completion = Completion { status, first_byte: Some(head), duration: Some(head + body) };
         self.front.gate.complete(self.front.now(), Id::Token(token), &completion);
     }
+
+    /// No server could have it: the response is the proxy's.
+    pub(crate) fn unserved(&mut self, status: u16) {
+        let Some(token) = self.token.take() else { return };
+        self.front.gate.unserved(Id::Token(token), status);
+    }
 }
 
 impl Drop for Report {

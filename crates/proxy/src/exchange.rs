@@ -180,10 +180,13 @@ impl Passed {
             }
         };
         one(counter);
-        // What the client did is no response of the service.
-        match by_client {
-            Some(_) => drop(self.report),
-            None => self.report.end(status.as_u16(), tidegate_units::Nanos::ZERO),
+        // What the client did is no response of the service, nor is what never reached it.
+        match (by_client, failure) {
+            (Some(_), _) => drop(self.report),
+            (None, Failure::Unreachable | Failure::Full) => self.report.unserved(status.as_u16()),
+            (None, Failure::Broken | Failure::TimedOut) => {
+                self.report.end(status.as_u16(), tidegate_units::Nanos::ZERO);
+            }
         }
         let response = response::fault(status, why, id);
         if by_client.is_some() { response::closing(response) } else { response }

@@ -2,6 +2,7 @@
 //! One request: what is no request is refused, then the gate is asked, then a server.
 
 use crate::body::{Outgoing, Report, Uploaded};
+use crate::connection::{Announced, Busy};
 use crate::counters::one;
 use crate::front::{Front, Site, duration};
 use crate::head::{self, Client, Fault};
@@ -30,6 +31,7 @@ pub(crate) async fn exchange(
     front: Arc<Front>,
     client: Client,
     request: Request<Incoming>,
+    busy: &Busy,
 ) -> Response<Outgoing> {
     let (id, site) = (front.id(), front.site());
     let http1 = request.version() < Version::HTTP_2;
@@ -61,7 +63,7 @@ pub(crate) async fn exchange(
     head::to_server(&mut headers, client, host, &id);
     let mut request = Request::new(body);
     (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers);
-    passed.on(request, id).await
+    passed.on(request, id, busy).await
 }
 
 fn ask(
@@ -126,13 +128,21 @@ struct Passed {
 impl Passed {
     /// On to a server, once a part of its body is here: what a client only announces holds no connection to one.
     /// Dropped meanwhile, the client has left, and the report says so.
-    async fn on(mut self, request: Request<Incoming>, id: HeaderValue) -> Response<Outgoing> {
+    async fn on(
+        mut self,
+        request: Request<Incoming>,
+        id: HeaderValue,
+        busy: &Busy,
+    ) -> Response<Outgoing> {
         let patience = duration(self.site.clients.body_timeout);
         let front = &self.front;
         let mut request = request.map(|body| Uploaded::new(body, Arc::clone(front), patience));
         let upload = request.body().upload();
         self.report.uploads(Arc::clone(&upload));
-        if !request.body_mut().begins().await {
+        let announced = Announced::new(busy);
+        let begins = request.body_mut().begins().await;
+        drop(announced);
+        if !begins {
             return self.fails(Failure::Broken, upload.fault(), id);
         }
         if request.body().is_end_stream() {

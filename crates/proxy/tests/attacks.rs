@@ -382,6 +382,32 @@ fn bodies_that_are_only_announced_hold_no_connection_of_the_server() {
     assert_eq!(server.heads().len(), 1);
 }
 
+/// As many clients as may be announce bodies, in HTTP/1.1: they make room, like those who send no whole head.
+#[test]
+fn clients_that_only_announce_bodies_make_room() {
+    let server = Server::start();
+    let keys = format!(
+        "clients: {{connections: 16, idle_timeout: 60s}}\n    upstream: {{servers: [{}]}}",
+        server.address
+    );
+    let world = World::new(free_port(), &keys);
+    let announced: Vec<TcpStream> = (0..16)
+        .map(|_| {
+            let mut stream = TcpStream::connect(world.front).unwrap();
+            stream
+                .write_all(b"POST / HTTP/1.1\r\nHost: shop\r\nContent-Length: 9\r\n\r\n")
+                .unwrap();
+            stream
+        })
+        .collect();
+    wait_for("another is served", || {
+        let response = get(world.front, "/");
+        (!response.is_empty()).then(|| assert_eq!(status(&response), 200))
+    });
+    drop(announced);
+    wait_for("nothing is in flight", || (world.in_flight() == 0).then_some(()));
+}
+
 /// Each begins its body and stops: they hold all connections of the server until another one needs one.
 #[test]
 fn bodies_that_stop_give_way() {

@@ -5,8 +5,9 @@
 //!
 //! Connections that say nothing must not keep a health probe out, however many there are. So every
 //! connection is accepted at once, and where all seats are taken one is closed for it: of the source
-//! that holds most of them, the one that was quiet for longest. One whose page is being made is never
-//! closed. A flood of half-open requests closes its own; a probe is served meanwhile.
+//! that holds most of them, the one that was quiet for longest. Where none of its connections is quiet, it is
+//! the one that was given most pages: who sends request after request never pauses. One whose first page
+//! is being made is never closed. A flood closes its own connections; a probe is served meanwhile.
 
 use crate::warnings::Warnings;
 use http_body_util::Full;
@@ -16,6 +17,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
@@ -230,6 +232,8 @@ struct Guest {
     source: IpAddr,
     /// Its page is being made.
     busy: bool,
+    /// Pages that it was given.
+    pages: u64,
     /// When it came, or was last served.
     active: u64,
     task: Option<AbortHandle>,
@@ -242,15 +246,18 @@ impl Taken {
     }
 
     /// Whose seat is given to the next one: of the source that has most, the one that was quiet for
-    /// longest. `None`: all are busy.
-    fn quietest(&self) -> Option<u64> {
+    /// longest, or else the one that was given most pages. `None`: all are busy with their first page.
+    fn next(&self) -> Option<u64> {
         let mut held: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for guest in self.by_id.values() {
             *held.entry(guest.source).or_default() += 1;
         }
-        let idle = self.by_id.iter().filter(|(_, guest)| !guest.busy);
-        let rank = |guest: &Guest| (std::cmp::Reverse(held[&guest.source]), guest.active);
-        idle.min_by_key(|(_, guest)| rank(guest)).map(|(id, _)| *id)
+        let may = self.by_id.iter().filter(|(_, guest)| !guest.busy || guest.pages > 0);
+        let rank = |guest: &Guest| {
+            let pages = if guest.busy { guest.pages } else { 0 };
+            (Reverse(held[&guest.source]), guest.busy, Reverse(pages), guest.active)
+        };
+        may.min_by_key(|(_, guest)| rank(guest)).map(|(id, _)| *id)
     }
 }
 
@@ -261,7 +268,7 @@ impl Seats {
         if taken.by_id.len() < CONNECTIONS_MAX {
             return true;
         }
-        let Some(guest) = taken.quietest().and_then(|id| taken.by_id.remove(&id)) else {
+        let Some(guest) = taken.next().and_then(|id| taken.by_id.remove(&id)) else {
             return false;
         };
         if let Some(task) = guest.task {
@@ -273,7 +280,7 @@ impl Seats {
     fn take(&self, peer: IpAddr) -> Seat {
         let mut taken = lock(&self.0);
         let id = taken.tick();
-        let guest = Guest { source: source(peer), busy: false, active: id, task: None };
+        let guest = Guest { source: source(peer), busy: false, pages: 0, active: id, task: None };
         taken.by_id.insert(id, guest);
         Seat { id, seats: self.clone() }
     }
@@ -296,6 +303,7 @@ impl Seat {
         let mut taken = lock(&self.seats.0);
         let active = taken.tick();
         if let Some(guest) = taken.by_id.get_mut(&self.id) {
+            guest.pages += u64::from(guest.busy && !busy);
             (guest.busy, guest.active) = (busy, active);
         }
     }
@@ -474,6 +482,29 @@ mod tests {
         assert!(slowest < PROBE_MAX, "{slowest:?}");
     }
 
+    /// Connections whose next request is always there are never quiet: as many as there are seats.
+    #[test]
+    fn requests_without_a_pause_keep_no_probe_out() {
+        const REQUESTS: usize = 2000;
+        const PROBE_MAX: Duration = Duration::from_secs(5);
+        let (address, _server) = serving();
+        let one = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+        let greedy: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|_| {
+                let mut stream = std::net::TcpStream::connect(address).unwrap();
+                stream.write_all(one.repeat(REQUESTS).as_bytes()).unwrap();
+                stream
+            })
+            .collect();
+        let begin = MonotonicClock.now();
+        for _ in 0..3 {
+            assert!(is_healthy(get(address, "/healthz")));
+        }
+        let took = Duration::from(MonotonicClock.now().since(begin));
+        assert!(took < PROBE_MAX, "{took:?}");
+        drop(greedy);
+    }
+
     /// Clients that ask for the largest page and read nothing of it are closed like others.
     #[test]
     fn clients_that_do_not_read_keep_no_probe_out() {
@@ -499,13 +530,20 @@ mod tests {
         flood[0].busy(true);
         flood[1].busy(true);
         flood[1].busy(false);
-        let quietest = || lock(&seats.0).quietest();
-        assert_eq!(quietest(), Some(flood[2].id), "one is busy, one was just served");
+        let next = || lock(&seats.0).next();
+        assert_eq!(next(), Some(flood[2].id), "one is busy, one was just served");
         assert!(seats.make_room());
         assert!(!lock(&seats.0).by_id.contains_key(&flood[2].id));
-        let _next = seats.take(from(2));
-        assert_eq!(quietest(), Some(flood[3].id), "the probe came first and stays");
-        lock(&seats.0).by_id.values_mut().for_each(|guest| guest.busy = true);
+        let last = seats.take(from(2));
+        assert_eq!(next(), Some(flood[3].id), "the probe came first and stays");
+        flood.iter().chain([&last]).for_each(|seat| seat.busy(true));
+        assert_eq!(next(), Some(flood[1].id), "it had a page; the quiet probe stays");
+        probe.busy(true);
+        for (seat, pages) in [(&probe, 3), (&flood[5], 2), (&last, 1)] {
+            lock(&seats.0).by_id.get_mut(&seat.id).unwrap().pages = pages;
+        }
+        assert_eq!(next(), Some(flood[5].id), "most pages, of the source that has most seats");
+        lock(&seats.0).by_id.values_mut().for_each(|guest| guest.pages = 0);
         assert!(!seats.make_room(), "nobody whose page is made is closed");
         drop(probe);
         assert!(seats.make_room());

@@ -51,8 +51,6 @@ pub(crate) struct Planes {
     kill_switch: KillSwitch,
     adapters: Option<Adapters>,
     proxies: Option<Proxies>,
-    /// Of request ids.
-    seed: u64,
     /// What HAProxies are told of services of the kernel.
     agents: Option<Agents>,
     /// Whether listeners may open: privileges are given up.
@@ -82,26 +80,23 @@ impl Planes {
         };
         let mut seed = [0; 8];
         getrandom(&mut seed)?;
-        let seed = u64::from_ne_bytes(seed);
-        let mut gate = Gate::new(config, seed);
+        let mut gate = Gate::new(config, u64::from_ne_bytes(seed));
         if let Some(kernel) = &kernel {
             gate = gate.with_sources(kernel.source_key()?);
         }
         let kernel = kernel.map(|kernel| Box::new(kernel) as Box<dyn Plane>);
-        Ok(Self { locks, ..Self::new((kernel, gate), (config, seed), clock) })
+        Ok(Self { locks, ..Self::new((kernel, gate), config, clock) })
     }
 
     fn new(
         (kernel, gate): (Option<Box<dyn Plane>>, Gate),
-        (config, seed): (&Config, u64),
+        config: &Config,
         clock: Arc<dyn Clock + Send + Sync>,
     ) -> Self {
         let gate = Arc::new(gate);
         let kill_switch = KillSwitch::beside(&config.daemon.socket);
         gate.release(kernel.is_none() && kill_switch.is_on());
         let (adapters, proxies, failed, sampled) = (None, None, None, clock.now());
-        // Request ids are shown, tokens are not.
-        let seed = seed.rotate_left(32) ^ 0x5851_f42d_4c95_7f2d;
         let mut places = Places::default();
         places.follow(config, kernel.is_some());
         Self {
@@ -113,7 +108,6 @@ impl Planes {
             kill_switch,
             adapters,
             proxies,
-            seed,
             clock,
             generation: 0,
             sampled,
@@ -158,7 +152,7 @@ impl Planes {
         }
         if self.proxies.is_none() && gateways.iter().any(is_proxy) {
             let (gate, clock) = (Arc::clone(&self.gate), Arc::clone(&self.clock));
-            self.proxies = Some(Proxies::start(gate, clock, self.seed)?);
+            self.proxies = Some(Proxies::start(gate, clock)?);
         }
         Ok(())
     }
@@ -193,7 +187,7 @@ impl Planes {
     }
 }
 
-/// Random bytes of the system, for tokens that nobody guesses.
+/// Random bytes of the system, for what the gate randomises.
 fn getrandom(seed: &mut [u8]) -> Result<(), PlaneError> {
     let failed = |error| PlaneError(format!("no random numbers: {error}"));
     let file = std::fs::File::open("/dev/urandom").map_err(failed)?;

@@ -113,7 +113,7 @@ fn a_socket_that_cannot_be_opened_leaves_the_limits_of_the_kernel_in_force() {
     let (memory, clock) = (Memory::default(), Arc::new(ManualClock::default()));
     clock.advance(Nanos::from_secs(100));
     let kernel: Option<Box<dyn Plane>> = Some(Box::new(memory.clone()));
-    let mut planes = Planes::new((kernel, Gate::new(&config, 1)), (&config, 1), clock.clone());
+    let mut planes = Planes::new((kernel, Gate::new(&config, 1)), &config, clock.clone());
     planes.open(&config);
     let rate = Some(Rate::per_second(5.0));
     let service = ServiceLimits { rate, burst: 5, ..ServiceLimits::default() };

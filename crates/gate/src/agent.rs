@@ -12,6 +12,7 @@ mod unbound;
 
 pub use unbound::UnboundAgents;
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -23,13 +24,16 @@ use tidegate_model::{Canary, Mode};
 use tidegate_units::{Clock, Nanos};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
 
 /// For so long a limit holds that is not renewed.
 const LEASE: Nanos = Nanos::from_secs(3);
-/// Most connections at once of one service.
+/// Most connections at once of one service that were told and are not closed yet. For one more the oldest is closed.
 const CONNECTIONS_MAX: usize = 64;
+/// The line fits into the buffer of a new connection: it is said at once, or never.
+const SAY_MAX: Duration = Duration::from_millis(50);
 /// A connection is closed after so long, whatever HAProxy does.
 const TIME_MAX: Duration = Duration::from_secs(1);
 /// How often a socket is tried that cannot be opened.
@@ -234,39 +238,43 @@ async fn serve(
             Ok(listener) => break listener,
             Err(error) => problem(Some(format!("{address} cannot be opened: {error}"))),
         }
-        tokio::time::sleep(RETRY).await;
+        sleep(RETRY).await;
     };
     problem(None);
-    let (seats, mut tasks) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), JoinSet::new());
+    let (mut seats, mut tasks) = (VecDeque::<AbortHandle>::new(), JoinSet::new());
     loop {
         while tasks.try_join_next().is_some() {}
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((mut stream, _)) = listener.accept().await else {
             // Out of descriptors, most likely: some will be given back.
-            tokio::time::sleep(RETRY).await;
+            sleep(RETRY).await;
             continue;
         };
-        let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else { continue };
         let line = locked(&board).line(at, clock.now());
-        tasks.spawn(async move {
-            attend(stream, line).await;
-            drop(seat);
-        });
+        // Before it has a seat: however many are there, each is told.
+        if !matches!(timeout(SAY_MAX, say(&mut stream, line)).await, Ok(Ok(()))) {
+            continue;
+        }
+        seats.retain(|seat| !seat.is_finished());
+        if seats.len() >= CONNECTIONS_MAX
+            && let Some(oldest) = seats.pop_front()
+        {
+            oldest.abort();
+        }
+        seats.push_back(tasks.spawn(async move {
+            // One that failed is none.
+            let _ = timeout(TIME_MAX, linger(&mut stream)).await;
+        }));
     }
 }
 
-/// One connection, until it is closed. One that failed is none.
-async fn attend(stream: impl AsyncRead + AsyncWrite + Unpin, line: Option<String>) {
-    let _ = tokio::time::timeout(TIME_MAX, tell(stream, line)).await;
+async fn say(stream: &mut (impl AsyncWrite + Unpin), line: Option<String>) -> io::Result<()> {
+    stream.write_all(line.unwrap_or_default().as_bytes()).await?;
+    stream.shutdown().await
 }
 
-/// Says it, and waits for the other side to close: what HAProxy has sent (`agent-send`) and nobody has read
-/// would make the kernel reset the connection before the line is read.
-async fn tell(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    line: Option<String>,
-) -> io::Result<()> {
-    stream.write_all(line.unwrap_or_default().as_bytes()).await?;
-    stream.shutdown().await?;
+/// Waits for the other side to close: what HAProxy has sent (`agent-send`) and nobody has read would make the
+/// kernel reset the connection before the line is read.
+async fn linger(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let mut sent = [0; 256];
     while stream.read(&mut sent).await? > 0 {}
     Ok(())
@@ -275,6 +283,41 @@ async fn tell(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener as Listener, TcpStream};
+    use tidegate_config::{Registry, parse};
+    use tidegate_units::MonotonicClock;
+
+    /// Whoever connects and stays takes the limit away from nobody.
+    #[test]
+    fn each_is_told_however_many_stay() {
+        let place = Listener::bind("127.0.0.1:0").unwrap();
+        let address: SocketAddr = place.local_addr().unwrap();
+        drop(place);
+        let text = format!(
+            "interfaces: [{{name: lo}}]\nservices:\n  shop:\n    mode: enforce\n    listen: ['*:80']\n    \
+             agent_check: {{listen: '{address}', maxconn: 500}}\n"
+        );
+        let config = parse(&text, &Registry::new(["fresh_first"], ["default"]));
+        let agents = Agents::start(Arc::new(MonotonicClock)).unwrap();
+        agents.follow(&config.unwrap_or_else(|errors| panic!("{errors}")));
+        let connect = || TcpStream::connect(address);
+        let opened = (0..1000).find_map(|_| {
+            std::thread::park_timeout(Duration::from_millis(10));
+            connect().ok()
+        });
+        assert!(opened.is_some());
+        let mut stay = Vec::new();
+        for n in 0..3 * CONNECTIONS_MAX {
+            let mut stream = connect().unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            stream.write_all(b"shop\n").unwrap();
+            let mut line = String::new();
+            stream.read_to_string(&mut line).unwrap_or_else(|error| panic!("{n}: {error}"));
+            assert_eq!(line, "maxconn:500\n", "{n}");
+            stay.push(stream);
+        }
+    }
 
     fn board() -> Board {
         let config = AgentCheckConfig {

@@ -92,6 +92,11 @@ impl Completion {
     pub const fn client_left(&self) -> bool {
         matches!(self.status, 0 | 499)
     }
+
+    /// The status that the client has seen; 0: none.
+    pub(crate) const fn status_seen(&self) -> u16 {
+        if self.client_left() { 0 } else { self.status }
+    }
 }
 
 /// What a report was good for.

@@ -11,6 +11,7 @@ use crate::refusal::{RateLimit, Refusal};
 use crate::routes::{Gateway, Routing, Target};
 use crate::service::{Bucket, Counted, Decided, GateState, Who};
 use crate::sketch::Sketch;
+use crate::unguessable::Unguessable;
 use crate::waiting::{Subject, Waiting};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -112,6 +113,8 @@ pub struct Gate {
     released: AtomicBool,
     /// Goes on with each random number.
     seed: AtomicU64,
+    /// Whoever knows some of them must not know others: a report ends a request in flight.
+    tokens: Unguessable,
     /// Passed without being evaluated, by reason.
     passed: Box<[Counter]>,
     completed: Counter,
@@ -126,8 +129,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate without limits, whose lease has not begun: everything passes. `seed` makes its tokens
-    /// and what it randomises; that of a process should be one that nobody can guess.
+    /// A gate without limits, whose lease has not begun: everything passes. `seed` makes what it
+    /// randomises; that of a process should be one that nobody can guess. Its tokens have a key of their own.
     #[must_use]
     pub fn new(config: &Config, seed: u64) -> Self {
         Self {
@@ -137,6 +140,7 @@ impl Gate {
             first_tick: AtomicU64::new(0),
             released: AtomicBool::new(false),
             seed: AtomicU64::new(seed),
+            tokens: Unguessable::default(),
             passed: (0..REASONS).map(|_| Counter::default()).collect(),
             completed: Counter::default(),
             late: Counter::default(),
@@ -296,7 +300,7 @@ impl Gate {
 
     /// Follows a request that passes. `None`: there is no room.
     fn follow(&self, now: Nanos, of: &Subject<'_>) -> Option<Token> {
-        let key = if of.reported_by_id { request_key(of.id) } else { self.random() };
+        let key = if of.reported_by_id { request_key(of.id) } else { self.tokens.next() };
         if let Some(bucket) = of.bucket {
             bucket.begun.one();
         }
@@ -342,6 +346,27 @@ impl Gate {
             }
             Ended::Gone(flight) => {
                 flight.service.complete_late((flight.started, now), completion);
+                self.late.one();
+                Completed::Late
+            }
+            Ended::Unknown => {
+                self.unknown.one();
+                Completed::Unknown
+            }
+        }
+    }
+
+    /// The proxy has responded to a request itself, with this status, since no server could have it. It is not in
+    /// flight any more, and counts neither as completed by the service nor with its times.
+    pub fn unserved(&self, id: Id<'_>, status: u16) -> Completed {
+        match self.flights.end(id.key()) {
+            Ended::Flight(flight) => {
+                flight.service.unserved(flight.bucket.as_deref(), status);
+                self.completed.one();
+                Completed::Counted
+            }
+            Ended::Gone(flight) => {
+                flight.service.unserved_late(status);
                 self.late.one();
                 Completed::Late
             }

@@ -35,6 +35,7 @@ mod routes;
 mod service;
 mod sketch;
 mod tls;
+mod unguessable;
 mod waiting;
 
 pub use adapter::{
@@ -47,4 +48,5 @@ pub use gate::{Answer, Ask, Gate, Headers, NoHeaders};
 pub use refusal::{PROBLEM_TYPE, RateLimit, Refusal, STATUS};
 pub use service::{Counted, GateState};
 pub use tls::{Loaded, TlsError, examine_tls, load_tls};
+pub use unguessable::Unguessable;
 pub use waiting::Waiting;

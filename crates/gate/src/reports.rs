@@ -227,6 +227,18 @@ impl Reports {
         let _ = self.present.fetch_update(Relaxed, Relaxed, less);
     }
 
+    /// No server had it: its report tells nothing of the others, neither how long they take nor that they are late.
+    pub(crate) fn withdraw(&self) {
+        self.leave();
+        let less = |unreported: u64| unreported.checked_sub(1);
+        let _ = self.unreported.fetch_update(Relaxed, Relaxed, less);
+    }
+
+    /// The same of one that was not in flight any more.
+    pub(crate) fn withdraw_late(&self) {
+        self.late_after_all.one();
+    }
+
     /// The report of a request in flight, which took so long of the server.
     pub(crate) fn complete(&self, (started, now): (Nanos, Nanos), took: Nanos) {
         self.leave();

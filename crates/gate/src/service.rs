@@ -345,7 +345,7 @@ impl Service {
     ) {
         let took = took(times, completion);
         self.reports.complete(times, took);
-        self.status(completion);
+        self.status(completion.status_seen());
         if let Some(bucket) = bucket {
             bucket.ended.one();
         }
@@ -367,11 +367,28 @@ impl Service {
     /// completed.
     pub(crate) fn complete_late(&self, times: (Nanos, Nanos), completion: &Completion) {
         self.reports.complete_late(times, took(times, completion));
-        self.status(completion);
+        self.status(completion.status_seen());
     }
 
-    fn status(&self, completion: &Completion) {
-        let hundreds = if completion.client_left() { 0 } else { completion.status / 100 };
+    /// The proxy has responded to a request in flight, since no server could have it.
+    pub(crate) fn unserved(&self, bucket: Option<&Bucket>, status: u16) {
+        self.reports.withdraw();
+        self.unseen.one();
+        self.status(status);
+        if let Some(bucket) = bucket {
+            bucket.ended.one();
+        }
+    }
+
+    /// The same of one that does not count as in flight any more.
+    pub(crate) fn unserved_late(&self, status: u16) {
+        self.reports.withdraw_late();
+        self.status(status);
+    }
+
+    /// 0: the client left before there was one.
+    fn status(&self, status: u16) {
+        let hundreds = status / 100;
         self.statuses[usize::from(hundreds).min(self.statuses.len() - 1)].one();
     }
 

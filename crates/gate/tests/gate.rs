@@ -479,3 +479,53 @@ fn a_canary_refuses_a_share_of_the_clients() {
     let unknown = Ask { client: None, ..ask("/", "192.0.2.1") };
     assert!((0..50).all(|_| gate.ask(NOW, &unknown).passes()));
 }
+
+/// The state of SplitMix64 that gives this number.
+fn state(number: u64) -> u64 {
+    let mut z = number ^ (number >> 31) ^ (number >> 62);
+    z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
+    z = (z ^ (z >> 27) ^ (z >> 54)).wrapping_mul(0x96de_1b17_3f11_9089);
+    z ^ (z >> 30) ^ (z >> 60)
+}
+
+/// Who has read a token must not know the next one: whoever reports it empties what is in flight.
+#[test]
+fn a_token_tells_no_other_token() {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let (gate, _) = gate("enforce", ServiceLimits::default());
+    let states: Vec<u64> = (0..4)
+        .map(|_| gate.ask(NOW, &ask("/", "192.0.2.1")).token.unwrap().to_string())
+        .map(|token| state(u64::from_str_radix(&token, 16).unwrap()))
+        .collect();
+    for pair in states.windows(2) {
+        let steps = (1..64).find(|n| pair[0].wrapping_add(STEP.wrapping_mul(*n)) == pair[1]);
+        assert_eq!(steps, None, "the next one is as many steps ahead");
+    }
+}
+
+/// What no server had tells nothing: neither that the service is fast, nor that reports are missing, nor that those
+/// before it are overtaken.
+#[test]
+fn a_request_that_no_server_had_tells_nothing_of_the_service() {
+    let (gate, _) = gate("enforce", ServiceLimits::default());
+    let begun = |at: Nanos| gate.ask(at, &ask("/search", "192.0.2.1")).token.unwrap();
+    let stays = begun(NOW);
+    let mut now = NOW;
+    for _ in 0..100 {
+        now += Nanos::from_millis(100);
+        let unserved = Id::Token(begun(now));
+        assert_eq!(gate.unserved(unserved, 503), Completed::Counted);
+        assert_eq!(gate.unserved(unserved, 503), Completed::Unknown);
+        gate.tick(now);
+    }
+    let totals = gate.totals(0).unwrap();
+    assert!(!gate.reports_missing(0));
+    assert_eq!((totals.admitted, totals.waiting, totals.unseen), (101, 1, 100));
+    assert_eq!((totals.connections.answered, totals.connections.lost), (0, 0));
+    assert_eq!((totals.first_byte.count, totals.end.count, totals.unknown), (0, 0, 0));
+    assert_eq!((totals.buckets[0].begun, totals.buckets[0].ended), (101, 100));
+    assert_eq!(gate.statuses(0)[5], 100);
+    let completion = Completion { status: 200, ..Completion::default() };
+    assert_eq!(gate.complete(now, Id::Token(stays), &completion), Completed::Counted);
+    assert_eq!((gate.totals(0).unwrap().waiting, gate.state().completed), (0, 101));
+}

@@ -3,9 +3,12 @@
 
 use crate::connection::UnderWay;
 use crate::front::Front;
+use crate::head::Fault;
 use crate::pool::Lease;
+use hyper::StatusCode;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use std::error::Error;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,6 +42,8 @@ pub(crate) struct Upload {
     since_ns: AtomicU64,
     /// For how long it was waited for before.
     waited_ns: AtomicU64,
+    /// Bytes that have come.
+    received: AtomicU64,
 }
 
 impl Upload {
@@ -53,16 +58,53 @@ impl Upload {
         let going_on = if since > 0 { now.since(Nanos(since)) } else { Nanos::ZERO };
         Nanos(self.waited_ns.load(Relaxed)) + going_on
     }
+
+    /// For how long its client lets the server wait: in this pause, or in all of them beyond what its bytes have
+    /// bought. Zero: it is not waited for.
+    pub(crate) fn overdue(&self, now: Nanos) -> Nanos {
+        let since = self.since_ns.load(Relaxed);
+        if since == 0 {
+            return Nanos::ZERO;
+        }
+        let bought = Nanos::from_secs(self.received.load(Relaxed) / BYTES_PER_SECOND_MIN);
+        now.since(Nanos(since)).max(self.waited(now).since(bought))
+    }
+
+    /// What its client did, where the request failed for that.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        if self.slow.load(Relaxed) {
+            Some((StatusCode::REQUEST_TIMEOUT, "the body of the request came too slowly"))
+        } else if self.malformed.load(Relaxed) {
+            Some((StatusCode::BAD_REQUEST, "the body of the request is none"))
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+impl Upload {
+    /// One whose client is waited for since then; so much has come.
+    pub(crate) fn paused(since: Nanos, received: u64) -> Self {
+        let (since_ns, received) = (AtomicU64::new(since.0), AtomicU64::new(received));
+        Self { since_ns, received, ..Self::default() }
+    }
+
+    /// It was waited for so long before.
+    pub(crate) fn waited_before(&self, time: Nanos) {
+        self.waited_ns.store(time.0, Relaxed);
+    }
 }
 
 /// The body of a request, on its way to the server.
 pub(crate) struct Uploaded {
     inner: Incoming,
+    /// Its first part, until a server asks for it; of a body without any, none.
+    first: Option<Option<Frame<Bytes>>>,
     upload: Arc<Upload>,
     front: Arc<Front>,
     pause: Pause,
     patience: Duration,
-    received: u64,
 }
 
 /// Time that is waited for one side.
@@ -106,7 +148,20 @@ impl Uploaded {
         let upload = Arc::new(Upload::default());
         upload.ended.store(inner.is_end_stream(), Relaxed);
         upload.at_ns.store(front.now().0, Relaxed);
-        Self { inner, upload, front, pause: Pause::default(), patience, received: 0 }
+        Self { inner, first: None, upload, front, pause: Pause::default(), patience }
+    }
+
+    /// Waits until a part of it is there, or its end: before, a server has nothing to do. False: neither will come.
+    pub(crate) async fn begins(&mut self) -> bool {
+        if self.is_end_stream() {
+            return true;
+        }
+        let Ok(first) = poll_fn(|cx| self.read(cx)).await.transpose() else { return false };
+        self.first = Some(first);
+        if self.is_end_stream() {
+            self.upload.ended.store(true, Relaxed);
+        }
+        true
     }
 
     pub(crate) fn upload(&self) -> Arc<Upload> {
@@ -116,10 +171,45 @@ impl Uploaded {
     /// What is left of the time in which its client may pause. What it has bought is for many pauses: none is
     /// longer than without, or one who sends much may hold a server's connection for as long as it likes.
     fn left(&self) -> Duration {
-        let bought = Duration::from_secs(self.received / BYTES_PER_SECOND_MIN);
+        let received = self.upload.received.load(Relaxed);
+        let bought = Duration::from_secs(received / BYTES_PER_SECOND_MIN);
         let left =
             (self.patience + bought).saturating_sub(Duration::from_nanos(self.pause.waited.0));
         left.min(self.patience)
+    }
+
+    /// The next part of it. Trailers are between the client and us.
+    fn read(&mut self, cx: &mut Context<'_>) -> Polled {
+        let now = self.front.now();
+        loop {
+            let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) else {
+                let left = self.left();
+                if self.pause.stands(cx, now, left) {
+                    self.upload.slow.store(true, Relaxed);
+                    return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())));
+                }
+                self.upload.since_ns.store(self.pause.since.map_or(0, |since| since.0), Relaxed);
+                return Poll::Pending;
+            };
+            self.pause.end(now);
+            // First what adds to the sum: read meanwhile it is a little too long, and never a jump back.
+            self.upload.waited_ns.store(self.pause.waited.0, Relaxed);
+            self.upload.since_ns.store(0, Relaxed);
+            match frame {
+                Some(Ok(frame)) => {
+                    let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                    if length > 0 {
+                        self.upload.received.fetch_add(length, Relaxed);
+                        return Poll::Ready(Some(Ok(frame)));
+                    }
+                }
+                Some(Err(error)) => {
+                    self.upload.malformed.store(true, Relaxed);
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+                None => return Poll::Ready(None),
+            }
+        }
     }
 }
 
@@ -138,50 +228,30 @@ impl Body for Uploaded {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
         let this = &mut *self;
-        let now = this.front.now();
-        this.upload.at_ns.store(now.0, Relaxed);
-        loop {
-            let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
-                let left = this.left();
-                if this.pause.stands(cx, now, left) {
-                    this.upload.slow.store(true, Relaxed);
-                    return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())));
-                }
-                this.upload.since_ns.store(this.pause.since.map_or(0, |since| since.0), Relaxed);
-                return Poll::Pending;
-            };
-            this.pause.end(now);
-            // First what adds to the sum: read meanwhile it is a little too long, and never a jump back.
-            this.upload.waited_ns.store(this.pause.waited.0, Relaxed);
-            this.upload.since_ns.store(0, Relaxed);
-            match frame {
-                // Trailers are between the client and us.
-                Some(Ok(frame)) if frame.is_trailers() => {}
-                Some(Ok(frame)) => {
-                    this.received += frame.data_ref().map_or(0, |data| data.len() as u64);
-                    if this.inner.is_end_stream() {
-                        this.upload.ended.store(true, Relaxed);
-                    }
-                    return Poll::Ready(Some(Ok(frame)));
-                }
-                Some(Err(error)) => {
-                    this.upload.malformed.store(true, Relaxed);
-                    return Poll::Ready(Some(Err(error.into())));
-                }
-                None => {
-                    this.upload.ended.store(true, Relaxed);
-                    return Poll::Ready(None);
-                }
-            }
+        this.upload.at_ns.store(this.front.now().0, Relaxed);
+        let frame = match this.first.take() {
+            Some(first) => first.map(Ok),
+            None => ready!(this.read(cx)),
+        };
+        let ended = match &frame {
+            Some(Ok(_)) => this.inner.is_end_stream(),
+            Some(Err(_)) => false,
+            None => true,
+        };
+        if ended {
+            this.upload.ended.store(true, Relaxed);
         }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        !matches!(self.first, Some(Some(_))) && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let first = self.first.iter().flatten().filter_map(Frame::data_ref).map(Bytes::len);
+        let (first, left) = (first.sum::<usize>() as u64, self.inner.size_hint());
+        left.exact().map_or_else(SizeHint::default, |left| SizeHint::with_exact(left + first))
     }
 }
 
@@ -226,6 +296,12 @@ impl Report {
         let head = self.first_byte.unwrap_or_else(|| self.took());
         let completion = Completion { status, first_byte: Some(head), duration: Some(head + body) };
         self.front.gate.complete(self.front.now(), Id::Token(token), &completion);
+    }
+
+    /// No server could have it: the response is the proxy's.
+    pub(crate) fn unserved(&mut self, status: u16) {
+        let Some(token) = self.token.take() else { return };
+        self.front.gate.unserved(Id::Token(token), status);
     }
 }
 
@@ -341,8 +417,15 @@ impl Passed {
             Some(Ok(_)) => {}
             Some(Err(_)) => {
                 self.failed = true;
-                crate::counters::one(&self.report.front.counters.broken);
-                self.end(502);
+                let upload = self.lease.as_ref().map(Lease::upload);
+                let by_client = upload.and_then(Upload::fault).is_some();
+                let counters = &self.report.front.counters;
+                let (counter, status) = match by_client {
+                    true => (&counters.malformed, CLIENT_LEFT),
+                    false => (&counters.broken, 502),
+                };
+                crate::counters::one(counter);
+                self.end(status);
             }
             None => self.end(self.status),
         }

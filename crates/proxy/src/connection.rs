@@ -59,9 +59,11 @@ pub(crate) struct Told {
 }
 
 /// Whether a connection has requests under way, and else since when it has none.
-struct Busy {
+pub(crate) struct Busy {
     requests: AtomicU32,
-    /// When the last one ended; else when it was opened.
+    /// Of them, those that have announced a body of which nothing has come.
+    announced: AtomicU32,
+    /// When the last one ended, or announced a body; else when it was opened.
     since_ns: AtomicU64,
     /// Requests so far, and those that were cancelled.
     all: AtomicU32,
@@ -77,6 +79,7 @@ impl Busy {
     fn new(front: &Arc<Front>) -> Arc<Self> {
         Arc::new(Self {
             requests: AtomicU32::new(0),
+            announced: AtomicU32::new(0),
             since_ns: AtomicU64::new(front.now().0),
             all: AtomicU32::new(0),
             cancelled: AtomicU32::new(0),
@@ -99,6 +102,31 @@ impl Busy {
             return Duration::ZERO;
         }
         duration(self.front.now().since(Nanos(self.since_ns.load(Relaxed))))
+    }
+
+    /// How long there has been no whole request: one whose body is only announced holds no server.
+    fn without_request(&self) -> Duration {
+        if self.requests.load(Relaxed) > self.announced.load(Relaxed) {
+            return Duration::ZERO;
+        }
+        duration(self.front.now().since(Nanos(self.since_ns.load(Relaxed))))
+    }
+}
+
+/// A request whose body is announced, until some of it has come.
+pub(crate) struct Announced<'a>(&'a Busy);
+
+impl<'a> Announced<'a> {
+    pub(crate) fn new(busy: &'a Busy) -> Self {
+        busy.since_ns.store(busy.front.now().0, Relaxed);
+        busy.announced.fetch_add(1, Relaxed);
+        Self(busy)
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        self.0.announced.fetch_sub(1, Relaxed);
     }
 }
 
@@ -272,8 +300,8 @@ async fn answer(
     client: Client,
     request: Request<Incoming>,
 ) -> Result<Response<Outgoing>, Infallible> {
-    let mut under_way = UnderWay::new(busy);
-    let response = exchange(front, client, request).await;
+    let mut under_way = UnderWay::new(Arc::clone(&busy));
+    let response = exchange(front, client, request, &busy).await;
     under_way.responded = true;
     Ok(response.map(|body| body.with(under_way)))
 }
@@ -300,14 +328,16 @@ async fn run(
                     connection.as_mut().end();
                     return connection.await;
                 }
-                if busy.silent() >= FRESH {
-                    return leave(connection, busy, FRESH).await;
+                if busy.without_request() >= FRESH {
+                    return leave(connection, FRESH, || busy.without_request()).await;
                 }
             }
-            () = busy.abused.notified() => return leave(connection, busy, Duration::ZERO).await,
+            () = busy.abused.notified() => {
+                return leave(connection, Duration::ZERO, || busy.silent()).await;
+            }
             () = sleep(left), if times.is_some() => {
                 if busy.silent() >= idle {
-                    return leave(connection, busy, idle).await;
+                    return leave(connection, idle, || busy.silent()).await;
                 }
                 if busy.stands() >= patience {
                     connection.as_mut().end();
@@ -319,18 +349,18 @@ async fn run(
     }
 }
 
-/// It is told to end, and has ended once its last request has, and it is silent for so long: what is no whole
-/// request is not waited for.
+/// It is told to end, and has ended once its last request has, and it was `without` one for so long: what is no
+/// whole request is not waited for.
 async fn leave(
     mut connection: Pin<&mut impl Ends>,
-    busy: &Busy,
-    silent: Duration,
+    long: Duration,
+    without: impl Fn() -> Duration,
 ) -> Result<(), hyper::Error> {
     connection.as_mut().end();
     loop {
         tokio::select! {
             ended = connection.as_mut() => return ended,
-            () = sleep(silent.max(FRESH)) => if busy.silent() >= silent {
+            () = sleep(long.max(FRESH)) => if without() >= long {
                 return Ok(());
             },
         }

@@ -2,6 +2,7 @@
 //! One request: what is no request is refused, then the gate is asked, then a server.
 
 use crate::body::{Outgoing, Report, Uploaded};
+use crate::connection::{Announced, Busy};
 use crate::counters::one;
 use crate::front::{Front, Site, duration};
 use crate::head::{self, Client, Fault};
@@ -13,8 +14,8 @@ use hyper::header::{HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode, Version};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use tidegate_config::ProxyQueue;
 use tidegate_gate::{Answer, Ask, Joined, Waiting};
 
@@ -30,6 +31,7 @@ pub(crate) async fn exchange(
     front: Arc<Front>,
     client: Client,
     request: Request<Incoming>,
+    busy: &Busy,
 ) -> Response<Outgoing> {
     let (id, site) = (front.id(), front.site());
     let http1 = request.version() < Version::HTTP_2;
@@ -56,15 +58,12 @@ pub(crate) async fn exchange(
         return response::refused(refusal, id);
     }
     let report = Report::new(Arc::clone(&front), answer.token, started);
-    let passed = Passed { front, site, report };
+    let passed = Passed { front, site, report, source: client.source() };
     let Parts { method, uri, mut headers, .. } = parts;
     head::to_server(&mut headers, client, host, &id);
-    if body.is_end_stream() {
-        head::without_body(&method, &mut headers);
-    }
     let mut request = Request::new(body);
     (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers);
-    passed.on(request, id).await
+    passed.on(request, id, busy).await
 }
 
 fn ask(
@@ -124,17 +123,34 @@ struct Passed {
     front: Arc<Front>,
     site: Arc<Site>,
     report: Report,
+    source: IpAddr,
 }
 
 impl Passed {
-    /// On to a server. Dropped meanwhile, the client has left, and the report says so.
-    async fn on(mut self, request: Request<Incoming>, id: HeaderValue) -> Response<Outgoing> {
+    /// On to a server, once a part of its body is here: what a client only announces holds no connection to one.
+    /// Dropped meanwhile, the client has left, and the report says so.
+    async fn on(
+        mut self,
+        request: Request<Incoming>,
+        id: HeaderValue,
+        busy: &Busy,
+    ) -> Response<Outgoing> {
         let patience = duration(self.site.clients.body_timeout);
         let front = &self.front;
-        let request = request.map(|body| Uploaded::new(body, Arc::clone(front), patience));
+        let mut request = request.map(|body| Uploaded::new(body, Arc::clone(front), patience));
         let upload = request.body().upload();
         self.report.uploads(Arc::clone(&upload));
-        match self.site.pool.send(request).await {
+        let announced = Announced::new(busy);
+        let begins = request.body_mut().begins().await;
+        drop(announced);
+        if !begins {
+            return self.fails(Failure::Broken, upload.fault(), id);
+        }
+        if request.body().is_end_stream() {
+            let method = request.method().clone();
+            head::without_body(&method, request.headers_mut());
+        }
+        match self.site.pool.send(self.source, request).await {
             Ok((response, lease)) => {
                 self.report.begin();
                 let (mut parts, body) = response.into_parts();
@@ -148,16 +164,7 @@ impl Passed {
                 (*response.status_mut(), *response.headers_mut()) = (status, parts.headers);
                 response
             }
-            Err(failure) => {
-                let by_client = if upload.slow.load(Relaxed) {
-                    Some((StatusCode::REQUEST_TIMEOUT, "the body of the request came too slowly"))
-                } else if upload.malformed.load(Relaxed) {
-                    Some((StatusCode::BAD_REQUEST, "the body of the request is none"))
-                } else {
-                    None
-                };
-                self.fails(failure, by_client, id)
-            }
+            Err(failure) => self.fails(failure, upload.fault(), id),
         }
     }
 
@@ -184,10 +191,13 @@ impl Passed {
             }
         };
         one(counter);
-        // What the client did is no response of the service.
-        match by_client {
-            Some(_) => drop(self.report),
-            None => self.report.end(status.as_u16(), tidegate_units::Nanos::ZERO),
+        // What the client did is no response of the service, nor is what never reached it.
+        match (by_client, failure) {
+            (Some(_), _) => drop(self.report),
+            (None, Failure::Unreachable | Failure::Full) => self.report.unserved(status.as_u16()),
+            (None, Failure::Broken | Failure::TimedOut) => {
+                self.report.end(status.as_u16(), tidegate_units::Nanos::ZERO);
+            }
         }
         let response = response::fault(status, why, id);
         if by_client.is_some() { response::closing(response) } else { response }

@@ -7,12 +7,10 @@ use crate::queue::Queue;
 use hyper::header::HeaderValue;
 use rustls::ServerConfig;
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tidegate_config::{GatewayConfig, ProxyClients, ProxyQueue, Upstream};
-use tidegate_gate::{Gate, load_tls};
+use tidegate_gate::{Gate, Unguessable, load_tls};
 use tidegate_units::{Clock, Nanos};
 
 /// What is offered to clients, the preferred first.
@@ -72,14 +70,14 @@ pub(crate) struct Front {
     pub(crate) counters: Counters,
     pub(crate) queue: Queue,
     site: RwLock<Arc<Site>>,
-    /// Goes on with each request id.
-    ids: AtomicU64,
+    /// Of requests: clients see them.
+    ids: Unguessable,
 }
 
 impl Front {
-    pub(crate) fn new((gate, clock): (Arc<Gate>, SharedClock), site: Arc<Site>, seed: u64) -> Self {
+    pub(crate) fn new((gate, clock): (Arc<Gate>, SharedClock), site: Arc<Site>) -> Self {
         let (counters, queue) = (Counters::default(), Queue::default());
-        let (site, ids) = (RwLock::new(site), AtomicU64::new(seed));
+        let (site, ids) = (RwLock::new(site), Unguessable::default());
         Self { gate, clock, counters, queue, site, ids }
     }
 
@@ -95,17 +93,9 @@ impl Front {
         *self.site.write().unwrap_or_else(PoisonError::into_inner) = site;
     }
 
-    /// A name for the next request: SplitMix64 (Steele, Lea, Flood 2014), twice.
+    /// A name for the next request: 128 bits.
     pub(crate) fn id(&self) -> HeaderValue {
-        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-        let from = self.ids.fetch_add(STEP.wrapping_mul(2), Relaxed);
-        let mut text = String::with_capacity(32);
-        for part in [from.wrapping_add(STEP), from.wrapping_add(STEP.wrapping_mul(2))] {
-            let mut z = part;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            let _ = write!(text, "{:016x}", z ^ (z >> 31));
-        }
+        let text = format!("{:016x}{:016x}", self.ids.next(), self.ids.next());
         // Digits are no fault in a header.
         HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("-"))
     }

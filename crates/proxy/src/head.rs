@@ -11,6 +11,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, StatusCode, Uri, Version};
 use std::net::IpAddr;
+use tidegate_model::sources::SourceUse;
 
 /// Most bytes of a head.
 pub(crate) const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -53,6 +54,13 @@ pub(crate) type Fault = (StatusCode, &'static str);
 pub(crate) struct Client {
     pub(crate) address: IpAddr,
     pub(crate) secure: bool,
+}
+
+impl Client {
+    /// Its address, of IPv6 the network of 64 bits in which one host has many.
+    pub(crate) fn source(self) -> IpAddr {
+        SourceUse::of(self.address).addr()
+    }
 }
 
 const fn bad(why: &'static str) -> Fault {

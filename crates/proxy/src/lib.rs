@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Bodies stream in both directions: nothing is held but what is under way. hyper parses; what two
-//! programs could read differently is refused with 400 ([`head`](crate)). A request is given to another server
-//! only while nothing of it was sent.
+//! programs could read differently is refused with 400 ([`head`](crate)). A request is given to a server once a
+//! part of its body has come, and to another one only while nothing of it was sent.
 
 mod body;
 mod connection;
@@ -28,5 +28,6 @@ mod pool;
 mod proxies;
 mod queue;
 mod response;
+mod uploads;
 
 pub use proxies::Proxies;

@@ -5,14 +5,18 @@
 //! not be connected to is asked again after [`DOWN`], or before if all are so: by one request, since each waits
 //! for as long as connecting may take. A request goes to another server, or to another connection, only
 //! while nothing of it was sent.
+//!
+//! When each server has as many connections as may be, an upload may have to give way ([`Uploads`]).
 
 use crate::body::{Upload, Uploaded};
 use crate::front::{SharedClock, duration};
+use crate::uploads::Uploads;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +24,8 @@ use tidegate_config::{Endpoint, Upstream};
 use tidegate_units::Nanos;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 /// A server that could not be connected to is left alone for so long.
@@ -42,8 +48,14 @@ pub(crate) enum Failure {
     TimedOut,
 }
 
-struct Idle {
+/// A connection, and what runs it.
+struct Connection {
     sender: SendRequest<Uploaded>,
+    task: AbortHandle,
+}
+
+struct Idle {
+    connection: Connection,
     since: Nanos,
 }
 
@@ -51,7 +63,9 @@ struct Server {
     endpoint: Endpoint,
     idle: Mutex<Vec<Idle>>,
     in_flight: AtomicUsize,
-    open: Arc<AtomicUsize>,
+    /// Connections that may still be opened.
+    places: Arc<Semaphore>,
+    uploads: Mutex<Uploads>,
     /// 0: it could be connected to when that was tried last.
     down_until_ns: AtomicU64,
 }
@@ -59,6 +73,10 @@ struct Server {
 impl Server {
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn uploads(&self) -> MutexGuard<'_, Uploads> {
+        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,11 +91,26 @@ pub(crate) struct Pool {
 pub(crate) struct Lease {
     pool: Arc<Pool>,
     at: usize,
-    sender: Option<SendRequest<Uploaded>>,
+    connection: Option<Connection>,
     upload: Arc<Upload>,
+    /// Its body among those that are under way.
+    place: Option<u64>,
 }
 
 impl Lease {
+    fn new(pool: &Arc<Pool>, at: usize, upload: Arc<Upload>) -> Self {
+        pool.servers[at].in_flight.fetch_add(1, Relaxed);
+        Self { pool: Arc::clone(pool), at, connection: None, upload, place: None }
+    }
+
+    /// Its body comes from this source, and goes over this connection.
+    fn uploads(&mut self, source: IpAddr, task: &AbortHandle) {
+        if !self.upload.ended.load(Relaxed) {
+            let mut uploads = self.pool.servers[self.at].uploads();
+            self.place = Some(uploads.begin(source, Arc::clone(&self.upload), task.clone()));
+        }
+    }
+
     /// The body of its request.
     pub(crate) fn upload(&self) -> &Upload {
         &self.upload
@@ -86,36 +119,32 @@ impl Lease {
     /// Its response has ended: the connection may serve another.
     pub(crate) fn give_back(mut self) {
         // A body that still comes would be part of the next request.
-        let Some(sender) = self.sender.take().filter(|_| self.upload.ended.load(Relaxed)) else {
-            return;
-        };
-        if !sender.is_closed() {
+        let ended = self.upload.ended.load(Relaxed);
+        let Some(connection) = self.connection.take().filter(|_| ended) else { return };
+        if !connection.sender.is_closed() {
             let since = self.pool.clock.now();
-            self.pool.servers[self.at].idle().push(Idle { sender, since });
+            self.pool.servers[self.at].idle().push(Idle { connection, since });
         }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.pool.servers[self.at].in_flight.fetch_sub(1, Relaxed);
+        let server = &self.pool.servers[self.at];
+        server.in_flight.fetch_sub(1, Relaxed);
+        if let Some(place) = self.place {
+            server.uploads().end(place);
+        }
     }
 }
 
-/// Counts a connection for as long as it is open.
-struct Open(Arc<AtomicUsize>);
-
-impl Open {
-    fn new(of: &Arc<AtomicUsize>, most: u32) -> Option<Self> {
-        let open = Self(Arc::clone(of));
-        (of.fetch_add(1, Relaxed) < most as usize).then_some(open)
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
+/// What a request has tried so far, a bit for each server.
+struct Tries {
+    tried: u64,
+    /// Of these, those that had no place.
+    full: u64,
+    last: Failure,
+    made_room: bool,
 }
 
 impl Pool {
@@ -124,7 +153,8 @@ impl Pool {
             endpoint: endpoint.clone(),
             idle: Mutex::default(),
             in_flight: AtomicUsize::new(0),
-            open: Arc::default(),
+            places: Arc::new(Semaphore::new(upstream.connections as usize)),
+            uploads: Mutex::default(),
             down_until_ns: AtomicU64::new(0),
         };
         let servers = upstream.servers.iter().map(server).collect();
@@ -154,17 +184,17 @@ impl Pool {
     }
 
     /// A connection of this server that is kept; `None`: there is none.
-    async fn kept(&self, at: usize) -> Option<SendRequest<Uploaded>> {
+    async fn kept(&self, at: usize) -> Option<Connection> {
         loop {
-            let Idle { mut sender, since } = self.servers[at].idle().pop()?;
-            let age = self.clock.now().since(since);
+            let Idle { mut connection, since } = self.servers[at].idle().pop()?;
+            let (age, sender) = (self.clock.now().since(since), &mut connection.sender);
             if sender.is_closed() || age > self.upstream.idle_timeout {
                 continue;
             }
             // Its last response has just ended; it is ready once its task has seen that as well.
             let wait = duration(self.upstream.connect_timeout);
             if sender.is_ready() || matches!(timeout(wait, sender.ready()).await, Ok(Ok(()))) {
-                return Some(sender);
+                return Some(connection);
             }
         }
     }
@@ -182,11 +212,17 @@ impl Pool {
         down.compare_exchange(until, known.0, Relaxed, Relaxed).is_ok()
     }
 
-    /// A new connection; `None`: another request has just begun to try this server, which is down.
-    async fn connect(&self, at: usize) -> Result<Option<SendRequest<Uploaded>>, Failure> {
+    /// A new connection, in this place if there is one; `None`: another request has just begun to try this server,
+    /// which is down.
+    async fn connect(
+        &self,
+        at: usize,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Result<Option<Connection>, Failure> {
         let server = &self.servers[at];
         // First: whoever says that it tries must do so, or nobody does for as long as that may take.
-        let open = Open::new(&server.open, self.upstream.connections).ok_or(Failure::Full)?;
+        let place = place.or_else(|| Arc::clone(&server.places).try_acquire_owned().ok());
+        let place = place.ok_or(Failure::Full)?;
         if !self.may_connect(at) {
             return Ok(None);
         }
@@ -198,10 +234,10 @@ impl Pool {
                     stream.set_nodelay(true)?;
                     Ok(stream)
                 };
-                greet(timeout(wait, connect).await, open).await
+                greet(timeout(wait, connect).await, place).await
             }
             Endpoint::Unix(path) => {
-                greet(timeout(wait, UnixStream::connect(path)).await, open).await
+                greet(timeout(wait, UnixStream::connect(path)).await, place).await
             }
         };
         let until = if connected.is_none() { self.clock.now() + DOWN } else { Nanos::ZERO };
@@ -209,49 +245,82 @@ impl Pool {
         connected.map(Some).ok_or(Failure::Unreachable)
     }
 
-    /// Sends a request to a server, and waits for the head of its response.
+    /// A place at a server that had none: of an upload that gives way to a request of this source.
+    async fn make_room(&self, full: u64, source: IpAddr) -> Option<(usize, OwnedSemaphorePermit)> {
+        let (now, connections) = (self.clock.now(), self.upstream.connections);
+        let first = self.turn.fetch_add(1, Relaxed) % self.servers.len();
+        let mut order = (0..self.servers.len()).map(|at| (first + at) % self.servers.len());
+        let at = order.find(|at| {
+            full & (1 << at) != 0 && self.servers[*at].uploads().give_way(now, source, connections)
+        })?;
+        let place = Arc::clone(&self.servers[at].places).acquire_owned();
+        let wait = duration(self.upstream.connect_timeout);
+        Some((at, timeout(wait, place).await.ok()?.ok()?))
+    }
+
+    /// The server that is next, and a place there if one had to be made. `None`: there is none left.
+    async fn next(
+        &self,
+        tries: &mut Tries,
+        source: IpAddr,
+    ) -> Option<(usize, Option<OwnedSemaphorePermit>)> {
+        if let Some(at) = self.choose(tries.tried) {
+            return Some((at, None));
+        }
+        if tries.full == 0 || std::mem::replace(&mut tries.made_room, true) {
+            return None;
+        }
+        let (at, place) = self.make_room(tries.full, source).await?;
+        Some((at, Some(place)))
+    }
+
+    /// Sends a request of this source to a server, and waits for the head of its response.
     pub(crate) async fn send(
         self: &Arc<Self>,
+        source: IpAddr,
         mut request: Request<Uploaded>,
     ) -> Result<(Response<Incoming>, Lease), Failure> {
-        let (mut tried, mut last) = (0_u64, Failure::Unreachable);
-        while let Some(at) = self.choose(tried) {
-            self.servers[at].in_flight.fetch_add(1, Relaxed);
-            let upload = request.body().upload();
-            let mut lease = Lease { pool: Arc::clone(self), at, sender: None, upload };
+        let mut tries = Tries { tried: 0, full: 0, last: Failure::Unreachable, made_room: false };
+        while let Some((at, place)) = self.next(&mut tries, source).await {
+            let mut lease = Lease::new(self, at, request.body().upload());
             let kept = self.kept(at).await;
             let again = kept.is_some();
-            let mut sender = match kept {
-                Some(sender) => sender,
-                None => match self.connect(at).await {
-                    Ok(Some(sender)) => sender,
+            let mut connection = match kept {
+                Some(connection) => {
+                    drop(place);
+                    connection
+                }
+                None => match self.connect(at, place).await {
+                    Ok(Some(connection)) => connection,
                     // It is down, and the choice is another one.
                     Ok(None) => continue,
                     Err(failure) => {
-                        tried |= 1 << at;
-                        last = failure;
+                        tries.tried |= 1 << at;
+                        tries.full |= u64::from(failure == Failure::Full) << at;
+                        tries.last = failure;
                         continue;
                     }
                 },
             };
-            let sent = sender.try_send_request(request);
+            lease.uploads(source, &connection.task);
+            let sent = connection.sender.try_send_request(request);
             match self.within(sent, &lease.upload).await {
                 None => return Err(Failure::TimedOut),
                 Some(Ok(response)) => {
-                    lease.sender = Some(sender);
+                    lease.connection = Some(connection);
                     return Ok((response, lease));
                 }
                 Some(Err(mut error)) => {
                     // What was not sent comes back; the server had closed a kept connection.
                     request = error.take_message().ok_or(Failure::Broken)?;
-                    last = Failure::Broken;
+                    tries.last = Failure::Broken;
                     if !again {
-                        tried |= 1 << at;
+                        tries.tried |= 1 << at;
                     }
                 }
             }
         }
-        Err(last)
+        Err(tries.last)
     }
 
     /// The response, or `None`: neither it nor the body of the request went on for too long. While the client is
@@ -281,17 +350,18 @@ impl Pool {
         let now = self.clock.now();
         for server in &self.servers {
             server.idle().retain(|idle| {
-                !idle.sender.is_closed() && now.since(idle.since) <= self.upstream.idle_timeout
+                !idle.connection.sender.is_closed()
+                    && now.since(idle.since) <= self.upstream.idle_timeout
             });
         }
     }
 }
 
-/// Makes HTTP of a connection. It runs by itself until nobody holds its sender.
+/// Makes HTTP of a connection. It runs by itself until nobody holds its sender, and has its place so long.
 async fn greet<T, E>(
     connected: Result<io::Result<T>, E>,
-    open: Open,
-) -> Option<SendRequest<Uploaded>>
+    place: OwnedSemaphorePermit,
+) -> Option<Connection>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -299,12 +369,12 @@ where
     let mut builder = http1::Builder::new();
     builder.max_buf_size(BUFFER_MAX).max_headers(FIELDS_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.ok()?;
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         // How it ended the request knows.
         let _ = connection.await;
-        drop(open);
+        drop(place);
     });
-    Some(sender)
+    Some(Connection { sender, task: task.abort_handle() })
 }
 
 #[cfg(test)]
@@ -332,12 +402,13 @@ mod tests {
         let pool = pool(&clock);
         let (server, until) = (&pool.servers[0], clock.now().0);
         server.down_until_ns.store(until, Relaxed);
-        server.open.store(8, Relaxed);
+        let taken = Arc::clone(&server.places).try_acquire_many_owned(8).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let failed = runtime.block_on(pool.connect(0)).map(|_| ());
+        let failed = runtime.block_on(pool.connect(0, None)).map(|_| ());
         assert_eq!(failed, Err(Failure::Full));
         assert_eq!(server.down_until_ns.load(Relaxed), until, "nobody tries it");
-        assert_eq!(server.open.load(Relaxed), 8);
+        assert_eq!(server.places.available_permits(), 0);
+        drop(taken);
     }
 
     #[test]

@@ -6,7 +6,6 @@ use crate::front::{Front, SharedClock, Site};
 use crate::listener;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tidegate_config::{Adapter, Endpoint, GatewayConfig};
@@ -44,7 +43,6 @@ pub struct Proxies {
     gate: Arc<Gate>,
     clock: SharedClock,
     running: Mutex<Vec<Running>>,
-    seed: AtomicU64,
     /// By the place in the configuration: the address of a proxy, or why there is none.
     places: Mutex<Vec<Option<Result<SocketAddr, String>>>>,
     wanted: Mutex<Vec<GatewayConfig>>,
@@ -57,11 +55,11 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Proxies {
-    /// Starts the threads; they serve nothing before [`Self::follow`]. `seed` makes request ids.
+    /// Starts the threads; they serve nothing before [`Self::follow`].
     ///
     /// # Errors
     /// When there can be no threads.
-    pub fn start(gate: Arc<Gate>, clock: SharedClock, seed: u64) -> io::Result<Self> {
+    pub fn start(gate: Arc<Gate>, clock: SharedClock) -> io::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(THREADS_MIN, Into::into);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(cores.max(THREADS_MIN))
@@ -73,7 +71,6 @@ impl Proxies {
             gate,
             clock,
             running: Mutex::default(),
-            seed: AtomicU64::new(seed),
             places: Mutex::default(),
             wanted: Mutex::default(),
             again: Mutex::default(),
@@ -136,9 +133,8 @@ impl Proxies {
 
     fn open(&self, address: SocketAddr, site: Site) -> Result<Running, String> {
         let runtime = self.runtime.as_ref().ok_or("it has ended")?;
-        let seed = self.seed.fetch_add(1 << 32, Relaxed);
         let parts = (Arc::clone(&self.gate), Arc::clone(&self.clock));
-        let front = Arc::new(Front::new(parts, Arc::new(site), seed));
+        let front = Arc::new(Front::new(parts, Arc::new(site)));
         let closed = Arc::new(Mutex::new(Some("not open yet".to_owned())));
         let (stop, stopped) = watch::channel(false);
         let problem = {

@@ -5,7 +5,7 @@
 //! bound to those who brought them: when one is due, the waiting request with the highest priority
 //! goes, and among equals the one that came first. So a client that leaves gives its place to those
 //! behind it at once, and a higher priority overtakes. A slot that is due while nobody waits is lost:
-//! that is the gap.
+//! that is the gap. Where the queue is full, a higher priority takes the place of the last of the lowest.
 
 use crate::counters::one;
 use crate::front::{Front, duration};
@@ -58,7 +58,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// One more, whose slot is due then; `None`: there are `most` already, and the slot serves others.
+    /// One more, whose slot is due then. Where there are `most` already the last of the lowest priority leaves for
+    /// one of a higher priority. `None`: there is none below it, and the slot serves others.
     fn join(
         &mut self,
         (service, priority): (usize, u8),
@@ -69,13 +70,24 @@ impl Lines {
         let number = self.numbers;
         let line = self.by_service.entry(service).or_default();
         line.slots.insert((due, number));
-        if self.waiting >= most {
+        if self.waiting >= most && !self.displace(priority) {
             return None;
         }
+        let line = self.by_service.entry(service).or_default();
         let (turn, called) = oneshot::channel();
         line.waiting.insert((priority, number), turn);
         self.waiting += 1;
         Some(((priority, number), called))
+    }
+
+    /// Takes out the last of those who would go last, if its priority is below this one: it hears that nobody
+    /// will call it.
+    fn displace(&mut self, priority: u8) -> bool {
+        let last = |line: &Line| line.waiting.last_key_value().map(|(place, _)| *place);
+        let lines = self.by_service.iter();
+        let lowest = lines.filter_map(|(service, line)| Some((last(line)?, *service))).max();
+        let below = lowest.filter(|((lowest, _), _)| *lowest > priority);
+        below.map(|(place, service)| self.leave(service, place)).is_some()
     }
 
     /// It does not wait any more, if it still did.
@@ -140,7 +152,9 @@ impl Queue {
         let _waits = Waits { front, service, place };
         match timeout(duration(queue.longest_wait) + SLACK, turn).await {
             Ok(Ok(())) => Ok(()),
-            _ => Err(NoTurn::TooLong),
+            // Its place was given to another.
+            Ok(Err(_)) => Err(NoTurn::Full),
+            Err(_) => Err(NoTurn::TooLong),
         }
     }
 }
@@ -276,7 +290,7 @@ mod tests {
         let one = lines.join((1, 7), ms(100), 2);
         let (_, mut two) = lines.join((2, 7), ms(200), 2).unwrap();
         assert!(one.is_some());
-        assert!(lines.join((2, 0), ms(150), 2).is_none(), "full");
+        assert!(lines.join((2, 7), ms(150), 2).is_none(), "full");
         for turn in lines.due(ms(100)) {
             let _ = turn.send(());
         }
@@ -286,5 +300,34 @@ mod tests {
         }
         assert!(two.try_recv().is_ok(), "the slot of the refused serves who waits");
         assert!(lines.join((2, 0), ms(300), 2).is_some());
+    }
+
+    #[test]
+    fn in_a_full_queue_a_higher_priority_takes_the_place_of_the_last_of_the_lowest() {
+        let mut lines = Lines::default();
+        let all = [(1, 3), (1, 7), (2, 7), (1, 5)];
+        let mut who: Vec<_> = all
+            .into_iter()
+            .zip([100, 200, 300, 400])
+            .map(|(of, due)| lines.join(of, ms(due), 4).unwrap().1)
+            .collect();
+        let gone = |who: &mut [oneshot::Receiver<()>]| -> Vec<usize> {
+            let closed = |turn: &mut oneshot::Receiver<()>| {
+                turn.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+            };
+            let each = who.iter_mut().enumerate();
+            each.filter_map(|(n, turn)| closed(turn).then_some(n)).collect()
+        };
+        who.push(lines.join((2, 6), ms(500), 4).unwrap().1);
+        assert_eq!(gone(&mut who), [2], "the last of priority 7, of another service");
+        who.push(lines.join((1, 0), ms(600), 4).unwrap().1);
+        assert_eq!(gone(&mut who), [1, 2]);
+        assert!(lines.join((1, 6), ms(700), 4).is_none(), "nobody is below it");
+        who.push(lines.join((1, 0), ms(800), 4).unwrap().1);
+        assert_eq!((gone(&mut who), lines.waiting), (vec![1, 2, 4], 4));
+        // The slots of those who left serve the others of their service.
+        assert_eq!(called(&mut lines, &mut who, 200), [5, 6]);
+        assert_eq!(called(&mut lines, &mut who, 700), [0, 3]);
+        assert_eq!(lines.waiting, 0);
     }
 }

@@ -93,6 +93,28 @@ impl Raw {
         (stream, frame(HEADERS, END_STREAM | END_HEADERS, stream, &head(path)))
     }
 
+    /// The beginning of a request that announces a body.
+    fn announces(&mut self, path: &str) -> (u32, Vec<u8>) {
+        let stream = self.next;
+        self.next += 2;
+        let mut head = head(path);
+        head[0] = 0x83;
+        (stream, frame(HEADERS, END_HEADERS, stream, &head))
+    }
+
+    /// How many of these requests get a 200, once each has a response.
+    fn good(&mut self, mut streams: Vec<u32>) -> usize {
+        let mut good = 0;
+        while !streams.is_empty() {
+            let Some((kind, _, stream, payload)) = self.hear() else { break };
+            if kind == HEADERS && streams.contains(&stream) {
+                streams.retain(|other| *other != stream);
+                good += usize::from(payload[0] == 0x88);
+            }
+        }
+        good
+    }
+
     /// Kind, flags, stream and payload of the next frame; `None`: the connection has ended.
     fn hear(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
         let mut head = [0; 9];
@@ -147,9 +169,14 @@ struct Attacked {
 
 impl Attacked {
     fn new(clients: &str) -> Self {
+        Self::before(clients, 1024)
+    }
+
+    /// In front of a server with so many connections.
+    fn before(clients: &str, connections: u32) -> Self {
         let (server, dir) = (Server::start(), tempfile::tempdir().unwrap());
         let keys = format!(
-            "{}\n    clients: {clients}\n    upstream: {{servers: [{}]}}",
+            "{}\n    clients: {clients}\n    upstream: {{servers: [{}], connections: {connections}}}",
             certificate(dir.path()),
             server.address
         );
@@ -325,6 +352,88 @@ fn silent_connections_make_room() {
     });
     assert!(attacked.client(&[]).served());
     drop((silent, idle));
+    attacked.goes_on();
+}
+
+/// Bodies that are announced and never come, in both versions, many more than the server has connections.
+#[test]
+fn bodies_that_are_only_announced_hold_no_connection_of_the_server() {
+    let attacked = Attacked::before("{}", 2);
+    let mut raw = attacked.client(&[]);
+    let announced: Vec<u8> = (0..100).flat_map(|_| raw.announces("/").1).collect();
+    assert!(raw.send(&announced));
+    // An empty part is no beginning.
+    assert!(raw.send(&frame(DATA, 0, 1, &[])));
+    wait_for("all are in flight", || (attacked.world.in_flight() == 100).then_some(()));
+    assert!(attacked.client(&[]).served(), "another is served meanwhile");
+    assert_eq!(attacked.server.heads().len(), 1);
+    assert!(raw.send(&frame(DATA, END_STREAM, 1, b"x")));
+    assert_eq!(raw.good(vec![1]), 1, "one that comes after all");
+    drop(raw);
+    attacked.goes_on();
+
+    let server = Server::start();
+    let keys = format!("upstream: {{servers: [{}], connections: 1}}", server.address);
+    let world = World::new(free_port(), &keys);
+    let mut announced = TcpStream::connect(world.front).unwrap();
+    announced.write_all(b"POST / HTTP/1.1\r\nHost: shop\r\nContent-Length: 9\r\n\r\n").unwrap();
+    wait_for("it is in flight", || (world.in_flight() == 1).then_some(()));
+    assert_eq!(status(&get(world.front, "/")), 200);
+    assert_eq!(server.heads().len(), 1);
+}
+
+/// As many clients as may be announce bodies, in HTTP/1.1: they make room, like those who send no whole head.
+#[test]
+fn clients_that_only_announce_bodies_make_room() {
+    let server = Server::start();
+    let keys = format!(
+        "clients: {{connections: 16, idle_timeout: 60s}}\n    upstream: {{servers: [{}]}}",
+        server.address
+    );
+    let world = World::new(free_port(), &keys);
+    let announced: Vec<TcpStream> = (0..16)
+        .map(|_| {
+            let mut stream = TcpStream::connect(world.front).unwrap();
+            stream
+                .write_all(b"POST / HTTP/1.1\r\nHost: shop\r\nContent-Length: 9\r\n\r\n")
+                .unwrap();
+            stream
+        })
+        .collect();
+    wait_for("another is served", || {
+        let response = get(world.front, "/");
+        (!response.is_empty()).then(|| assert_eq!(status(&response), 200))
+    });
+    drop(announced);
+    wait_for("nothing is in flight", || (world.in_flight() == 0).then_some(()));
+}
+
+/// Each begins its body and stops: they hold all connections of the server until another one needs one.
+#[test]
+fn bodies_that_stop_give_way() {
+    let attacked = Attacked::before("{}", 4);
+    let mut raw = attacked.client(&[]);
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        let (stream, mut begun) = raw.announces("/");
+        begun.extend(frame(DATA, 0, stream, b"x"));
+        assert!(raw.send(&begun));
+        streams.push(stream);
+    }
+    let heads = || attacked.server.heads().len();
+    wait_for("all are with the server", || (heads() == 4).then_some(()));
+    let mut refused = 0;
+    wait_for("another is served", || {
+        let served = attacked.client(&[]).served();
+        refused += u64::from(!served);
+        served.then_some(())
+    });
+    assert_eq!((attacked.world.counts().full, attacked.world.counts().malformed), (refused, 1));
+    let last: Vec<u8> =
+        streams.iter().flat_map(|stream| frame(DATA, END_STREAM, *stream, b"y")).collect();
+    assert!(raw.send(&last));
+    assert_eq!(raw.good(streams), 3, "one has ended, and the others go on");
+    drop(raw);
     attacked.goes_on();
 }
 

@@ -78,6 +78,35 @@ fn a_refusal_costs_the_server_nothing_and_keeps_the_connection() {
     assert_eq!((server.heads().len(), server.connections.load(Relaxed)), (1, 1));
 }
 
+/// The state of SplitMix64 that gives this number.
+fn state(number: u64) -> u64 {
+    let mut z = number ^ (number >> 31) ^ (number >> 62);
+    z = z.wrapping_mul(0x3196_42b2_d24d_8ec3);
+    z = (z ^ (z >> 27) ^ (z >> 54)).wrapping_mul(0x96de_1b17_3f11_9089);
+    z ^ (z >> 30) ^ (z >> 60)
+}
+
+/// Clients read their own.
+#[test]
+fn a_request_id_tells_no_other_one() {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let server = Server::start();
+    let world = World::before(&[server.address]);
+    let halves: Vec<u64> = (0..2)
+        .flat_map(|_| {
+            let response = get(world.front, "/");
+            let id = field(&response, "x-request-id").unwrap().to_owned();
+            assert_eq!(id.len(), 32, "{id}");
+            [0, 16].map(|at| u64::from_str_radix(&id[at..at + 16], 16).unwrap())
+        })
+        .collect();
+    for pair in halves.windows(2) {
+        let (one, next) = (state(pair[0]), state(pair[1]));
+        let steps = (1..64).find(|n| one.wrapping_add(STEP.wrapping_mul(*n)) == next);
+        assert_eq!(steps, None, "{halves:x?}");
+    }
+}
+
 /// Two routes that look at one header read it once.
 #[test]
 fn routes_may_look_at_the_same_header() {
@@ -204,6 +233,36 @@ fn a_dead_server_is_left_alone_and_without_any_it_is_502() {
     assert_eq!(world.counts().unreachable, 1);
     assert_eq!(world.gate.statuses(0)[5], 1);
     assert_eq!(world.in_flight(), 0);
+    nothing_is_told_of_the_service(&world, 1);
+}
+
+/// Of so many requests that no server had.
+fn nothing_is_told_of_the_service(world: &World, unserved: u64) {
+    let totals = world.gate.totals(0).unwrap();
+    assert_eq!((totals.connections.answered, totals.connections.lost), (0, 0));
+    assert_eq!((totals.first_byte.count, totals.end.count, totals.unseen), (0, 0, unserved));
+}
+
+/// A 503 of the proxy within no time is no response of a fast server.
+#[test]
+fn a_503_for_want_of_a_connection_is_no_response_of_the_service() {
+    let server = Server::start();
+    let upstream = format!("upstream: {{servers: [{}], connections: 1}}", server.address);
+    let world = World::new(free_port(), &upstream);
+    let front = world.front;
+    let slow = std::thread::spawn(move || get(front, "/sleep/3000"));
+    wait_for("it is with the server", || (!server.heads().is_empty()).then_some(()));
+    for _ in 0..20 {
+        assert_eq!(status(&get(front, "/")), 503);
+    }
+    assert_eq!((world.counts().full, world.gate.statuses(0)[5]), (20, 20));
+    assert_eq!(world.in_flight(), 1, "the one that the server has, and it is not overtaken");
+    nothing_is_told_of_the_service(&world, 20);
+    assert_eq!(status(&slow.join().unwrap()), 200);
+    wait_for("the report", || (world.in_flight() == 0).then_some(()));
+    let totals = world.gate.totals(0).unwrap();
+    assert_eq!((totals.connections.answered, totals.end.count), (1, 1));
+    assert!(totals.end.sum_ns >= 1_000_000_000, "{} ns with the server", totals.end.sum_ns);
 }
 
 #[test]

@@ -115,6 +115,25 @@ fn the_queue_has_a_length_and_a_longest_wait() {
     assert_eq!(totals.admitted + totals.refused, 6);
 }
 
+/// What is full of the lowest priority is not full for the highest.
+#[test]
+fn a_full_queue_takes_a_higher_priority_and_refuses_the_last_of_the_lowest() {
+    let server = Server::start();
+    let world = world("enforce", &server, "{length: 2, longest_wait: 30s}");
+    assert_eq!(status(&get(world.front, "/0")), 200);
+    let first = ask_and_wait(&world, "/1");
+    let last = ask_and_wait(&world, "/2");
+    let high = ask_and_wait(&world, "/high");
+    let (refused, response) = last.join().unwrap();
+    assert_eq!(refused, 503, "{response}");
+    assert!(field(&response, "retry-after").is_some() && response.contains("temporary-reduced"));
+    assert_eq!((first.join().unwrap().0, high.join().unwrap().0), (200, 200));
+    assert!(!paths(&server).contains(&"/2".to_owned()));
+    assert_eq!((world.counts().queue_full, world.counts().waited), (1, 2));
+    let totals = world.gate.totals(0).unwrap();
+    assert_eq!((totals.offered, totals.admitted, totals.refused), (4, 3, 1));
+}
+
 #[test]
 fn a_client_that_leaves_gives_its_place_to_the_next() {
     let server = Server::start();

@@ -292,7 +292,7 @@ impl Default for Harness {
         let config = parse(&text, &Registry::new(["fresh_first"], ["default"]));
         let config = config.unwrap_or_else(|errors| panic!("{errors}"));
         let gate = Arc::new(Gate::new(&config, 1));
-        let proxies = Proxies::start(Arc::clone(&gate), Arc::new(MonotonicClock), 1);
+        let proxies = Proxies::start(Arc::clone(&gate), Arc::new(MonotonicClock));
         let proxies = proxies.unwrap_or_else(|error| panic!("{error}"));
         proxies.follow(&config.gateways);
         gate.tick(MonotonicClock.now());

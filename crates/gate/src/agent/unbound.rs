@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Agents without sockets: what HAProxy says on one connection, and what it is told. For the fuzz target.
 
-use super::{Agents, Board, TIME_MAX, attend};
+use super::{Agents, Board, TIME_MAX, linger, say};
 use std::io;
 use std::sync::{Arc, Mutex};
 use tidegate_config::Config;
 use tidegate_units::Nanos;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
 /// Bytes that are under way at once.
 const UNDER_WAY: usize = 1 << 16;
@@ -43,8 +44,11 @@ impl UnboundAgents {
     pub fn connection(&self, at: usize, now: Nanos, bytes: &[u8]) -> Option<Vec<u8>> {
         let line = self.agents.board().line(at, now);
         self.runtime.block_on(async {
-            let (mut client, server) = duplex(bytes.len().max(UNDER_WAY));
-            let told = tokio::spawn(attend(server, line));
+            let (mut client, mut server) = duplex(bytes.len().max(UNDER_WAY));
+            let told = tokio::spawn(async move {
+                say(&mut server, line).await?;
+                timeout(TIME_MAX, linger(&mut server)).await.unwrap_or(Ok(()))
+            });
             // Closed before all was said.
             let _ = client.write_all(bytes).await;
             let _ = client.shutdown().await;
@@ -53,7 +57,7 @@ impl UnboundAgents {
                 let _ = client.read_to_end(&mut said).await;
                 let _ = told.await;
             };
-            tokio::time::timeout(2 * TIME_MAX, ended).await.ok().map(|()| said)
+            timeout(2 * TIME_MAX, ended).await.ok().map(|()| said)
         })
     }
 }

@@ -210,7 +210,7 @@ impl World {
     pub(crate) fn with(config: Config) -> Self {
         let Endpoint::Ip(front) = config.gateways[0].listen else { panic!("{config:?}") };
         let gate = Arc::new(Gate::new(&config, 7));
-        let proxies = Proxies::start(Arc::clone(&gate), Arc::new(MonotonicClock), 7).unwrap();
+        let proxies = Proxies::start(Arc::clone(&gate), Arc::new(MonotonicClock)).unwrap();
         proxies.follow(&config.gateways);
         let ticks = Ticks::start(&gate);
         let world = Self { proxies: Some(proxies), _ticks: ticks, gate, config, front };

@@ -61,6 +61,7 @@ pub(crate) fn signals() -> Signals {
                 repeated: 20,
                 admitted: 18,
                 refused: 42,
+                refused_remote: None,
                 completed: 18,
                 unknown: 3,
                 unseen: 2,

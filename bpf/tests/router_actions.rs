@@ -177,6 +177,35 @@ fn only_what_is_refused_gets_a_rst() {
     assert_eq!(world.refused(), (2, 0));
 }
 
+/// Another SYN has taken the place of the note of one that passed: its copy looks like a new attempt, and the server may
+/// still reply to it.
+#[test]
+fn where_a_note_was_lost_nobody_gets_a_rst() {
+    let replies = Replies { rst_per_second: 10_000_000, rst_per_second_proved: 0 };
+    let router = Router::load(&config(limit(RouterAction::Reset, &[]))).unwrap();
+    let world = World::of(router, &replies).with_tokens(SLOW, 1);
+    let copy = syn(V4, (2000, HOT));
+    assert_eq!(world.becomes(&copy), RouterOutcome::Passes);
+    let other = |n: u32| {
+        let [_, a, b, c] = n.to_be_bytes();
+        world.syn(&format!("10.{a}.{b}.{c}"), 3000)
+    };
+    // As many as there are notes for, several times.
+    let found = (1..2_000_000).find_map(|n| {
+        let replied = matches!(other(n), RouterOutcome::Reply(_));
+        assert!(n > 1_000 || replied, "{n}: a new client");
+        if n % 64 > 0 {
+            return None;
+        }
+        world.renew(Some(Mode::Enforce));
+        Some(world.becomes(&copy)).filter(|one| *one != RouterOutcome::Passes)
+    });
+    assert_eq!(found, Some(RouterOutcome::Dropped));
+    assert_eq!(world.becomes(&copy), RouterOutcome::Dropped, "nor later");
+    let replied = (0..64).filter(|n| matches!(other(3_000_000 + n), RouterOutcome::Reply(_)));
+    assert!(replied.count() > 56, "where no note was lost");
+}
+
 /// As [`Config::refused_at_router`] says of addresses, the kernel does.
 #[test]
 fn the_longest_prefix_of_a_client_says_how_it_is_refused() {

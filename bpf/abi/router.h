@@ -102,13 +102,12 @@ struct tg_router_filter {
 	struct tg_crowd_filter filter;
 };
 
-/* How clients are refused, by class; one entry. 0 is the class of what no class names. */
+/* How clients are refused; one entry. That of a prefix lies in its trie, as that of a DSCP. */
 struct tg_router_actions {
 	struct tg_bucket_params replies;	/* per CPU, those of services included */
 	__u32 flags;			/* TG_SERVICE_PREFIXES, TG_SERVICE_DSCP */
-	__u32 pad;
-	__u8 action[TG_CLASSES_MAX];	/* enum tg_crowd_action */
-	__u8 dscp[TG_DSCP_MAX];		/* class of a DSCP; 0: none */
+	__u32 others;			/* enum tg_crowd_action, of what no class names */
+	__u8 dscp[TG_DSCP_MAX];		/* 1 + that of a DSCP; 0: no class */
 };
 
 enum tg_router_mode {

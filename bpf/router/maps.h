@@ -166,7 +166,7 @@ struct {
 	__type(value, __u32);
 } tg_router_exempt SEC(".maps");
 
-/* The class of a source. */
+/* By prefix of a source: 1 + how it is refused (enum tg_crowd_action). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, 1);	/* BPF_F_NO_PREALLOC */

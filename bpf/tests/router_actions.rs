@@ -5,6 +5,7 @@
 
 mod support;
 
+use ipnet::IpNet;
 use std::net::IpAddr;
 use support::decode::describe;
 use support::netns::wait_for;
@@ -32,11 +33,16 @@ const SLOW: f64 = 0.01;
 /// Classes by prefix, and by a DSCP.
 fn limit(action: RouterAction, classes: &[(&str, Option<u8>, RouterAction)]) -> RouterLimitConfig {
     let class = |(n, (source, dscp, action)): (usize, &(&str, Option<u8>, RouterAction))| {
-        let sources = source.split_whitespace().map(|one| one.parse().unwrap()).collect();
+        let sources = source.split_whitespace().map(net).collect();
         RouterClassConfig { name: format!("c{n}"), sources, dscp: *dscp, action: *action }
     };
     let classes = classes.iter().enumerate().map(class).collect();
     RouterLimitConfig { action, classes, ..RouterLimitConfig::new(Mode::Enforce) }
+}
+
+/// A prefix, or an address alone.
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap_or_else(|_| text.parse::<IpAddr>().unwrap().into())
 }
 
 fn config(limit: RouterLimitConfig) -> RouterConfig {
@@ -264,6 +270,22 @@ fn the_longest_prefix_of_a_client_says_how_it_is_refused() {
         assert_eq!(action, Drop);
         assert_eq!(world.syn(client, 4000), RouterOutcome::Dropped, "{client}");
     }
+}
+
+/// A reload that begins with another class, and fails when it has written some: no client has the action of another one.
+#[test]
+fn a_reload_that_fails_halfway_mixes_no_actions() {
+    use RouterAction::{Drop, Reset};
+    let mut world = World::new(limit(Reset, &[(V4, None, Drop)])).with_tokens(SLOW, 1);
+    assert_eq!(world.syn("203.0.113.1", 1), RouterOutcome::Passes);
+    assert_eq!(world.syn(V4, 2), RouterOutcome::Dropped);
+    // One more than there is room for, and before the other class in the order of writing.
+    let many: Vec<String> = (0..1 << 14).map(|n| format!("10.0.{}.{}", n >> 8, n & 255)).collect();
+    let more = limit(Reset, &[(&many.join(" "), None, Reset), (V4, None, Drop)]);
+    world.router.follow(&config(more)).unwrap();
+    world.router.refuse(&Replies::default()).unwrap_err();
+    assert_eq!(world.syn(V4, 3), RouterOutcome::Dropped);
+    assert!(matches!(world.syn("203.0.113.1", 3), RouterOutcome::Reply(_)));
 }
 
 /// Where the interface is trusted, what no prefix names; with the words of services.

@@ -90,7 +90,9 @@ impl Marks {
     pub fn load_objects(bits: &InBandConfig, objects: MarkObjects) -> Result<Self, Error> {
         objects::quiet();
         let maps = create_maps(&objects)?;
-        let (taps, key) = (Taps::new("marks at tcx", kind_of), objects::keys(crate::core::seed()?));
+        let kinds = [false, true].map(|border| Kind { border, ..Kind::default() });
+        let taps = Taps::new("marks at tcx", kind_of, Kind::on_every_link(&kinds));
+        let key = objects::keys(crate::core::seed()?);
         Ok(Self { objects, maps, key, bits: bits.clone(), taps, told: Nanos::ZERO })
     }
 

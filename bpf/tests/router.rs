@@ -8,7 +8,7 @@ mod support;
 
 use std::net::IpAddr;
 use std::process::Stdio;
-use support::netns::{AttachMode, Net, inside, plan, says, sh, wait_for};
+use support::netns::{AttachMode, Net, inside, plan, says, sh, wait_for, within};
 use support::packet::{FIN, Packet, RST, between};
 use tidegate_bpf::testing::{plans, tcx_programs};
 use tidegate_bpf::{Dataplane, Router, RouterHooks, RouterObjects, RouterTimes};
@@ -621,4 +621,23 @@ fn links_come_back_with_their_interface_and_go_where_it_is_not_wanted() {
     assert_eq!(names(), [["tg_router_in"], ["tg_router_out"]]);
     assert_eq!(router.attach(&[], None), [""; 0]);
     assert_eq!(names(), [[""; 0], [""; 0]]);
+}
+
+/// An interface that comes later, or that a reload makes another one, needs no privilege to load.
+#[test]
+fn programs_for_interfaces_of_every_kind_are_there_from_the_start() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let net = Net::new();
+    net.server_sh("ip tuntap add t0 mode tun");
+    let [lo, mut later, plain] =
+        ["lo", "s0", "t0"].map(|name| AttachMode::Tcx.interface(name, None));
+    later.config.trust_dscp = true;
+    within(&net.server, || {
+        let mut router = Router::load(&plans::router(&WHERE)).unwrap();
+        assert_eq!(router.attach(std::slice::from_ref(&lo), None), [""; 0]);
+        let none = CapabilitySet::empty();
+        let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        set_capabilities(None, none).unwrap();
+        assert_eq!(router.attach(&[lo, later, plain], None), [""; 0]);
+    });
 }

@@ -396,6 +396,8 @@ struct tg_settings {
 	__u32 import;		/* 1: rules of routers hold here (import/import.h) */
 	__u32 datagrams;	/* 1: datagrams are counted (datagram/datagram.h) */
 	__u32 border;		/* bits of DSCP to clear (border/border.h) */
+	__u32 to_servers;	/* 1: marks tell of congestion here (mark/mark.h) */
+	__u32 pad;
 };
 
 /* In and out of the heartbeat program. */

@@ -38,6 +38,8 @@ pub(crate) struct Kind {
     pub(crate) plain: bool,
     /// Packets that come in are from outside.
     pub(crate) border: bool,
+    /// It leads to servers.
+    pub(crate) to_servers: bool,
     /// A DSCP may choose the class of a client.
     pub(crate) trusts_dscp: bool,
 }

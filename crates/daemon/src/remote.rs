@@ -180,7 +180,7 @@ impl Remote {
             !only_shown(service) && counts.is_some_and(|c| c.value.refused > 0 && c.age <= FRESH)
         };
         let overloaded = !released && config.services.iter().zip(sensed).any(refuses);
-        HostMarks { congested: self.links.episode().is_some(), overloaded }
+        HostMarks { congested: self.links.congested(), overloaded }
     }
 
     /// Servers have said by marks that they are overloaded: at most a notice is sent sooner. Only those count whose

@@ -173,6 +173,10 @@ struct tg_reason_counts {
 	__u64 reason[TG_REASONS_MAX];
 };
 
+/* Beside the reasons of packets, and none: those whose marks a border cleared. */
+#define TG_PASSED_CLEARED 79
+TG_ASSERT(TG_PASSED_CLEARED == TG_REASONS_MAX - 1);
+
 /*
  * Of one service, of each CPU: its copy of the bucket for datagrams, and the datagrams
  * that came. Counts only grow.

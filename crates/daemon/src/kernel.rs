@@ -273,10 +273,13 @@ impl Counters for Kernel {
         }
         let named = |reason: &str, count| ReasonCount { reason: reason.into(), count };
         let passed = self.dataplane.passed().map_err(failed)?;
+        let border = config.has_border().then(|| self.dataplane.cleared());
+        let cleared = border.transpose().map_err(failed)?;
         let losses = self.dataplane.table_losses().map_err(failed)?;
         Ok(Counted {
             services,
             passed: passed.into_iter().map(|p| named(p.reason.name(), p.count)).collect(),
+            cleared,
             table_losses: vec![
                 named("handshakes", losses.handshakes),
                 named("connections", losses.connections),

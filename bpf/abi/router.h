@@ -134,11 +134,13 @@ struct tg_router_prefix {
 };
 
 /*
- * How an exchange begins: of one in so many at a destination whose requests are looked at
- * (router/asked.h). User space reads what the packet shows.
+ * How an exchange begins, at a destination whose requests are looked at: of one connection in
+ * so many, and of each of these once a second (router/asked.h). User space reads what the
+ * packet shows.
  */
 #define TG_ROUTER_ASKED_BYTES 512
 struct tg_router_asked {
+	__u64 connection;	/* its fingerprint */
 	__u32 place;		/* of the destination */
 	__u32 bytes;		/* of the first segment that are here */
 	__u8 payload[TG_ROUTER_ASKED_BYTES];

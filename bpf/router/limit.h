@@ -43,7 +43,7 @@ enum tg_router_verdict {
 	TG_ROUTER_PASS = 0,
 	TG_ROUTER_DROP = 1,
 	TG_ROUTER_RESET = 2,	/* a RST is the reply */
-	TG_ROUTER_ASKED = 3,	/* passes, and begins an exchange */
+	TG_ROUTER_ASKED = 3,	/* passes, and begins the first exchange of a second */
 };
 
 /* A SYN to a destination. */

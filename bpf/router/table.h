@@ -365,7 +365,7 @@ static __always_inline int tg_router_proves(__u64 fingerprint,
 static __always_inline enum tg_router_verdict
 tg_router_ingress(const struct tg_packet *p, __u32 ifindex, __u32 *place)
 {
-	__u64 fingerprint, now_ns;
+	__u64 fingerprint, now_ns, before_ns;
 	struct tg_router_way way;
 
 	if (p->flags & TG_TCP_SYN)
@@ -377,11 +377,14 @@ tg_router_ingress(const struct tg_packet *p, __u32 ifindex, __u32 *place)
 	    (!tg_router_proves(fingerprint, p) ||
 	     !tg_router_open(&way, fingerprint, p, now_ns)))
 		return TG_ROUTER_PASS;
+	before_ns = way.flow->began_ns;
 	if (tg_router_client(way.flow, p, now_ns)) {
 		tg_router_over(&way, fingerprint, now_ns);
 		return TG_ROUTER_PASS;
 	}
-	if (!p->payload || way.flow->began_ns != now_ns)
+	/* an exchange begins, the first of this second */
+	if (!p->payload || way.flow->began_ns != now_ns ||
+	    before_ns >> TG_ROUTER_SEEN_SHIFT == now_ns >> TG_ROUTER_SEEN_SHIFT)
 		return TG_ROUTER_PASS;
 	*place = way.flow->place;
 	return TG_ROUTER_ASKED;

@@ -15,7 +15,7 @@ mod common;
 
 use common::gate::{self, ENVOY, application, example, free_port};
 use common::http::{Http, Response};
-use common::{PATIENCE, wait_for};
+use common::{PATIENCE, nginx, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
@@ -160,23 +160,8 @@ impl Proxy {
     }
 
     fn nginx(dir: &Path, sockets: &[(&str, String)], front: SocketAddr) -> Child {
-        let listen = ("listen 80;", format!("listen {front};"));
-        let http = example("nginx.conf", &[sockets, &[listen]].concat());
-        let path = |file: &str| dir.join(file).display().to_string();
-        let conf = format!(
-            "user root;\nworker_processes 1;\npid {};\nerror_log {} warn;\nevents {{ worker_connections 4096; }}\nhttp {{\n\
-             client_body_temp_path {};\nproxy_temp_path {};\nfastcgi_temp_path {};\nuwsgi_temp_path {};\nscgi_temp_path {};\n{http}}}\n",
-            path("nginx.pid"),
-            path("error.log"),
-            path("t1"),
-            path("t2"),
-            path("t3"),
-            path("t4"),
-            path("t5"),
-        );
-        fs::write(dir.join("nginx.conf"), conf).unwrap();
         let mut nginx = Command::new("nginx");
-        nginx.args(["-g", "daemon off;", "-p"]).arg(dir).arg("-c").arg(dir.join("nginx.conf"));
+        nginx.args(nginx::arguments(dir, sockets, front));
         nginx.stderr(Stdio::null()).spawn().unwrap()
     }
 

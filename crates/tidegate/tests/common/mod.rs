@@ -9,6 +9,7 @@ pub(crate) mod congested;
 pub(crate) mod flash;
 pub(crate) mod gate;
 pub(crate) mod http;
+pub(crate) mod nginx;
 pub(crate) mod routed;
 pub(crate) mod routers;
 pub(crate) mod space;

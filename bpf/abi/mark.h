@@ -10,11 +10,12 @@
 
 #define TG_MARK_SOURCES 4096	/* that have sent a marked packet */
 #define TG_MARK_SERVERS 16	/* CServs: that have said that they are overloaded */
+#define TG_MARK_LINKS 64	/* interfaces to servers that are congested */
 
 /* What the daemon says of this host, with each tick. */
 struct tg_marks {
 	__u64 until_ns;		/* nothing is marked later */
-	__u32 chance;		/* of 2^32, of a packet to servers; 0: not congested */
+	__u32 chance;		/* of 2^32, where it is congested; 0: nowhere */
 	__u32 overloaded;	/* 1: a server here refuses */
 	__u32 router;		/* bits of DSCP */
 	__u32 server;

@@ -102,13 +102,12 @@ struct tg_router_filter {
 	struct tg_crowd_filter filter;
 };
 
-/* How clients are refused, by class; one entry. 0 is the class of what no class names. */
+/* How clients are refused; one entry. That of a prefix lies in its trie, as that of a DSCP. */
 struct tg_router_actions {
 	struct tg_bucket_params replies;	/* per CPU, those of services included */
 	__u32 flags;			/* TG_SERVICE_PREFIXES, TG_SERVICE_DSCP */
-	__u32 pad;
-	__u8 action[TG_CLASSES_MAX];	/* enum tg_crowd_action */
-	__u8 dscp[TG_DSCP_MAX];		/* class of a DSCP; 0: none */
+	__u32 others;			/* enum tg_crowd_action, of what no class names */
+	__u8 dscp[TG_DSCP_MAX];		/* 1 + that of a DSCP; 0: no class */
 };
 
 enum tg_router_mode {
@@ -135,11 +134,13 @@ struct tg_router_prefix {
 };
 
 /*
- * How an exchange begins: of one in so many at a destination whose requests are looked at
- * (router/asked.h). User space reads what the packet shows.
+ * How an exchange begins, at a destination whose requests are looked at: of one connection in
+ * so many, and of each of these once a second (router/asked.h). User space reads what the
+ * packet shows.
  */
 #define TG_ROUTER_ASKED_BYTES 512
 struct tg_router_asked {
+	__u64 connection;	/* its fingerprint */
 	__u32 place;		/* of the destination */
 	__u32 bytes;		/* of the first segment that are here */
 	__u8 payload[TG_ROUTER_ASKED_BYTES];

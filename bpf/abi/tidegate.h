@@ -173,6 +173,10 @@ struct tg_reason_counts {
 	__u64 reason[TG_REASONS_MAX];
 };
 
+/* Beside the reasons of packets, and none: those whose marks a border cleared. */
+#define TG_PASSED_CLEARED 79
+TG_ASSERT(TG_PASSED_CLEARED == TG_REASONS_MAX - 1);
+
 /*
  * Of one service, of each CPU: its copy of the bucket for datagrams, and the datagrams
  * that came. Counts only grow.
@@ -396,6 +400,8 @@ struct tg_settings {
 	__u32 import;		/* 1: rules of routers hold here (import/import.h) */
 	__u32 datagrams;	/* 1: datagrams are counted (datagram/datagram.h) */
 	__u32 border;		/* bits of DSCP to clear (border/border.h) */
+	__u32 to_servers;	/* 1: marks tell of congestion here (mark/mark.h) */
+	__u32 pad;
 };
 
 /* In and out of the heartbeat program. */

@@ -15,6 +15,7 @@
 #ifndef TG_BORDER_H
 #define TG_BORDER_H
 
+#include "../packet/count.h"
 #include "../packet/ipv4.h"
 
 #define TG_BORDER_OPTION 158
@@ -110,8 +111,8 @@ __noinline int tg_border_clear(TG_CONTEXT *ctx)
 /* At the border only; elsewhere the verifier removes it. */
 static __always_inline void tg_border(TG_CONTEXT *ctx)
 {
-	if (settings.border)
-		tg_border_clear(ctx);
+	if (settings.border && tg_border_clear(ctx))
+		tg_count_passed(TG_PASSED_CLEARED);
 }
 
 #endif

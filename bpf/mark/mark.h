@@ -2,9 +2,12 @@
 /*
  * Marks in band (papers/netdraino.txt, section 4.1), on two bits of the DSCP of IPv4:
  *
- *	a congested router	sets RCN on random packets that come in
+ *	a congested router	sets RCN on random packets that go out where it is congested
  *	a server that refuses	notes who sent RCN, and sets SCN on a packet back
  *	a router that sees SCN	notes the server (CServs)
+ *
+ * So RCN says that a packet went through a queue that is too long. It is set before the
+ * packet is queued.
  *
  * That is all that a mark does here. What the router notes makes its daemon send
  * a notice sooner; limits come in sessions and signed, or not at all. Only a DSCP
@@ -41,6 +44,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct tg_mark_seen);
 } tg_mark_servers SEC(".maps");
+
+/* By the number of an interface to servers: until when it is congested, in ns. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TG_MARK_LINKS);
+	__type(key, __u32);
+	__type(value, __u64);
+} tg_mark_links SEC(".maps");
 
 struct tg_mark {
 	struct tg_ipv4 ip;
@@ -109,15 +120,27 @@ static __always_inline void tg_mark_in(struct __sk_buff *skb)
 	const struct tg_marks *marks = tg_mark_read(skb, &m);
 	__u32 slot = tg_mark_slot(m.ip.src, TG_MARK_SOURCES);
 
-	if (!marks || m.now_ns > marks->until_ns)
-		return;
-	if (m.dscp & marks->router) {
-		if (marks->overloaded)
-			tg_mark_note(tg_mark_at(&tg_mark_sources, slot), m.ip.src,
-				     m.now_ns);
-		return;
-	}
-	if (marks->chance && bpf_get_prandom_u32() < marks->chance)
+	if (marks && m.now_ns <= marks->until_ns && marks->overloaded &&
+	    m.dscp & marks->router)
+		tg_mark_note(tg_mark_at(&tg_mark_sources, slot), m.ip.src,
+			     m.now_ns);
+}
+
+static __always_inline int tg_mark_congested(__u32 ifindex, __u64 now_ns)
+{
+	const __u64 *until_ns = bpf_map_lookup_elem(&tg_mark_links, &ifindex);
+
+	return until_ns && now_ns <= READ_ONCE(*until_ns);
+}
+
+/* A packet goes out to servers. */
+static __always_inline void tg_mark_to_servers(struct __sk_buff *skb)
+{
+	struct tg_mark m = {};
+	const struct tg_marks *marks = tg_mark_read(skb, &m);
+
+	if (marks && marks->chance && bpf_get_prandom_u32() < marks->chance &&
+	    tg_mark_congested(skb->ifindex, m.now_ns))
 		tg_mark_put(skb, &m, m.dscp | marks->router);
 }
 
@@ -133,8 +156,8 @@ static __always_inline int tg_mark_due(const struct tg_mark *m)
 	return m->now_ns - seen->at_ns <= TG_MARK_FRESH_NS;
 }
 
-/* A packet goes out; out of the domain at a border. */
-static __always_inline void tg_mark_out(struct __sk_buff *skb)
+/* A packet goes out to clients; out of the domain at a border. */
+static __always_inline void tg_mark_to_clients(struct __sk_buff *skb)
 {
 	struct tg_mark m = {};
 	const struct tg_marks *marks = tg_mark_read(skb, &m);
@@ -148,6 +171,14 @@ static __always_inline void tg_mark_out(struct __sk_buff *skb)
 	if (marks->overloaded && m.now_ns <= marks->until_ns && tg_mark_due(&m))
 		dscp |= marks->server;
 	tg_mark_put(skb, &m, settings.border ? 0 : dscp);
+}
+
+static __always_inline void tg_mark_out(struct __sk_buff *skb)
+{
+	if (settings.to_servers)
+		tg_mark_to_servers(skb);
+	else
+		tg_mark_to_clients(skb);
 }
 
 #endif

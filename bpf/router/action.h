@@ -2,7 +2,8 @@
 /*
  * How a client is refused: by its class (policy/chain/refusal.h). Classes are told apart as
  * those of services (packet/classify.h): by the longest prefix of the source, else by the
- * DSCP where the interface is trusted; what no class names has the number 0.
+ * DSCP where the interface is trusted. Prefix and DSCP give the action itself, and no number
+ * of a class: while classes change, no SYN finds the action of another one.
  *
  * A RST is sent from the interface that the SYN came by, in the name of the destination. It
  * takes a token of those that the hooks of this host have for all (packet/tokens.h): without
@@ -24,31 +25,31 @@ static __always_inline void tg_router_prefix_of(struct tg_router_prefix *key,
 	__builtin_memcpy(key->addr, p->src, sizeof(key->addr));
 }
 
-/* The class that a source has by its prefix; 0: none. */
+/* 1 + the action for a source by its prefix; 0: none says one. */
 static __always_inline __u32
-tg_router_class_of_source(const struct tg_packet *p)
+tg_router_action_of_source(const struct tg_packet *p)
 {
 	struct tg_router_prefix key = {};
-	const __u32 *class;
+	const __u32 *action;
 
 	tg_router_prefix_of(&key, p);
-	class = bpf_map_lookup_elem(&tg_router_classes, &key);
-	return class ? *class : 0;
+	action = bpf_map_lookup_elem(&tg_router_classes, &key);
+	return action ? READ_ONCE(*action) : 0;
 }
 
 /* enum tg_crowd_action. Not static: the verifier looks at it once. */
 __noinline int tg_router_action(const struct tg_packet *p)
 {
 	const struct tg_router_actions *all = tg_router_at(&tg_router_actions, 0);
-	__u32 class = 0;
+	__u32 action = 0;
 
 	if (!all || !p)
 		return TG_CROWD_DROP;
 	if (all->flags & TG_SERVICE_PREFIXES)
-		class = tg_router_class_of_source(p);
-	if (!class && settings.trust_dscp && all->flags & TG_SERVICE_DSCP)
-		class = all->dscp[p->dscp & (TG_DSCP_MAX - 1)];
-	return all->action[class & (TG_CLASSES_MAX - 1)];
+		action = tg_router_action_of_source(p);
+	if (!action && settings.trust_dscp && all->flags & TG_SERVICE_DSCP)
+		action = all->dscp[p->dscp & (TG_DSCP_MAX - 1)];
+	return action ? action - 1 : all->others;
 }
 
 /* 1: there is somebody to reply to, and a reply may be sent; its token is taken. */

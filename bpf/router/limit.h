@@ -14,6 +14,8 @@
  *	else							refused, counted: with a RST
  *								or silently (action.h)
  *
+ * Silently also where a note of a SYN that passed was lost (table.h).
+ *
  * Where the destination has a filter (policy/chain/refusal.h) that is asked for the token,
  * and how to refuse.
  *
@@ -41,7 +43,7 @@ enum tg_router_verdict {
 	TG_ROUTER_PASS = 0,
 	TG_ROUTER_DROP = 1,
 	TG_ROUTER_RESET = 2,	/* a RST is the reply */
-	TG_ROUTER_ASKED = 3,	/* passes, and begins an exchange */
+	TG_ROUTER_ASKED = 3,	/* passes, and begins the first exchange of a second */
 };
 
 /* A SYN to a destination. */
@@ -52,6 +54,7 @@ struct tg_router_syn {
 	__u32 place;		/* of the destination */
 	__u32 ifindex;
 	enum tg_router_attempt attempt;
+	int silent;		/* it may be a copy of one that passed */
 };
 
 static __always_inline struct tg_router_note *
@@ -228,7 +231,7 @@ tg_router_verdict(const struct tg_router_syn *syn)
 	tg_router_note_refused(syn->p, l, !refused);
 	if (!refused)
 		return TG_ROUTER_PASS;
-	return kind == TG_REJECT &&
+	return kind == TG_REJECT && !syn->silent &&
 	       tg_router_may_reply(syn->p, syn->ifindex, e.now_ns) ?
 		       TG_ROUTER_RESET : TG_ROUTER_DROP;
 }

@@ -112,7 +112,7 @@ struct {
 	__type(value, __u64);
 } tg_router_overdue SEC(".maps");
 
-/* By place: of one exchange in so many it is told how it begins; 0: of none. */
+/* By place: of one connection in so many it is told what it asks for; 0: of none. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 4096);
@@ -166,7 +166,7 @@ struct {
 	__type(value, __u32);
 } tg_router_exempt SEC(".maps");
 
-/* The class of a source. */
+/* By prefix of a source: 1 + how it is refused (enum tg_crowd_action). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, 1);	/* BPF_F_NO_PREALLOC */

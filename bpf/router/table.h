@@ -184,14 +184,66 @@ static __always_inline int tg_router_open(struct tg_router_way *way,
 /*
  * The last SYN of a hash: which it is, and whether it was refused. A copy of one that
  * passed is no new connection.
+ *
+ * Another SYN of the hash takes its place. If it had passed and its handshake was not
+ * over, a copy of it looks like a new attempt, and a RST would end what the server may
+ * still accept. So the place says when that happened last, in the bits that are the
+ * same for all of its SYNs, and for as long as copies come nobody there gets a RST.
  */
 #define TG_ROUTER_SYN_SET 1ULL
 #define TG_ROUTER_SYN_REFUSED 2ULL
+#define TG_ROUTER_SYN_LOST_SHIFT 32	/* in units of TG_ROUTER_SEEN_SHIFT; 0: never */
+#define TG_ROUTER_SYN_LOST ((__u64)TG_ROUTER_NOTE_MASK << TG_ROUTER_SYN_LOST_SHIFT)
+/* 77 s: Linux sends the last copy of a SYN after 67 s, others after 75 s at most */
+#define TG_ROUTER_LOST_UNITS 72
+TG_ASSERT(TG_ROUTER_NOTES == 1 << 16);
+
+static __always_inline __u64 tg_router_syn_word(__u64 hash)
+{
+	return (hash & ~(TG_ROUTER_SYN_LOST | TG_ROUTER_SYN_REFUSED)) |
+	       TG_ROUTER_SYN_SET;
+}
+
+/* The word, as of a place where a SYN that passed is overwritten now. */
+static __always_inline __u64 tg_router_syn_lost(__u64 word)
+{
+	__u64 now = bpf_ktime_get_ns() >> TG_ROUTER_SEEN_SHIFT &
+		    TG_ROUTER_NOTE_MASK;
+
+	return (word & ~TG_ROUTER_SYN_LOST) |
+	       (now ? now : 1) << TG_ROUTER_SYN_LOST_SHIFT;
+}
+
+/* 1: a copy of one that passed may come, and would not be known. */
+static __always_inline int tg_router_syn_in_doubt(__u64 last)
+{
+	__u32 since = last >> TG_ROUTER_SYN_LOST_SHIFT & TG_ROUTER_NOTE_MASK;
+	__u32 now;
+
+	if (!since)
+		return 0;
+	now = bpf_ktime_get_ns() >> TG_ROUTER_SEEN_SHIFT;
+	return ((now - since) & TG_ROUTER_NOTE_MASK) < TG_ROUTER_LOST_UNITS;
+}
+
+/* What the place says from now on, if the SYN that it is about now is this one. */
+static __always_inline __u64
+tg_router_syn_next(__u64 last, __u64 word, enum tg_router_verdict verdict)
+{
+	int known = !((last ^ word) & ~(TG_ROUTER_SYN_LOST | TG_ROUTER_SYN_REFUSED));
+
+	word |= last & TG_ROUTER_SYN_LOST;
+	if (verdict != TG_ROUTER_PASS)
+		word |= TG_ROUTER_SYN_REFUSED;
+	if (known || !(last & TG_ROUTER_SYN_SET) || last & TG_ROUTER_SYN_REFUSED)
+		return word;
+	return tg_router_syn_lost(word);
+}
 
 static __always_inline enum tg_router_attempt
 tg_router_attempt_of(__u64 last, __u64 word)
 {
-	if ((last & ~TG_ROUTER_SYN_REFUSED) != word)
+	if ((last & ~(TG_ROUTER_SYN_LOST | TG_ROUTER_SYN_REFUSED)) != word)
 		return TG_ROUTER_FIRST;
 	return last & TG_ROUTER_SYN_REFUSED ? TG_ROUTER_AGAIN :
 					      TG_ROUTER_ADMITTED;
@@ -205,14 +257,15 @@ tg_router_attempt_of(__u64 last, __u64 word)
 static __always_inline void tg_router_forget_syn(const struct tg_packet *p,
 						 __u32 isn)
 {
-	__u64 hash = tg_hash_syn_of(p, isn);
+	__u64 hash = tg_hash_syn_of(p, isn), last;
 	__u64 *at = tg_router_at(&tg_router_syns,
 				 hash >> 32 & TG_ROUTER_NOTE_MASK);
 
-	if (at)
-		__sync_val_compare_and_swap(
-			at, (hash & ~TG_ROUTER_SYN_REFUSED) | TG_ROUTER_SYN_SET,
-			0);
+	if (!at)
+		return;
+	last = READ_ONCE(*at);
+	if ((last & ~TG_ROUTER_SYN_LOST) == tg_router_syn_word(hash))
+		__sync_val_compare_and_swap(at, last, last & TG_ROUTER_SYN_LOST);
 }
 
 /* A SYN of a client's; `place`: of its destination, where that is known. */
@@ -238,15 +291,18 @@ tg_router_syn(const struct tg_packet *p, __u32 ifindex, __u32 *place)
 	syn.key = tg_hash_syn(p);
 	at = tg_router_at(&tg_router_syns, syn.key >> 32 & TG_ROUTER_NOTE_MASK);
 	last = at ? READ_ONCE(*at) : 0;
-	word = (syn.key & ~TG_ROUTER_SYN_REFUSED) | TG_ROUTER_SYN_SET;
+	word = tg_router_syn_word(syn.key);
 	syn.attempt = tg_router_attempt_of(last, word);
+	syn.silent = tg_router_syn_in_doubt(last);
 	tg_router_count(syn.attempt == TG_ROUTER_FIRST ? &syn.d->counts.syns :
 							 &syn.d->counts.repeated,
 			1);
 	verdict = tg_router_verdict(&syn);
-	next = verdict == TG_ROUTER_PASS ? word : word | TG_ROUTER_SYN_REFUSED;
-	if (at && next != last)
-		WRITE_ONCE(*at, next);
+	next = tg_router_syn_next(last, word, verdict);
+	/* another CPU was faster: what it wrote is lost */
+	if (at && next != last &&
+	    __sync_val_compare_and_swap(at, last, next) != last)
+		WRITE_ONCE(*at, tg_router_syn_lost(next));
 	return verdict;
 }
 
@@ -309,7 +365,7 @@ static __always_inline int tg_router_proves(__u64 fingerprint,
 static __always_inline enum tg_router_verdict
 tg_router_ingress(const struct tg_packet *p, __u32 ifindex, __u32 *place)
 {
-	__u64 fingerprint, now_ns;
+	__u64 fingerprint, now_ns, before_ns;
 	struct tg_router_way way;
 
 	if (p->flags & TG_TCP_SYN)
@@ -321,11 +377,14 @@ tg_router_ingress(const struct tg_packet *p, __u32 ifindex, __u32 *place)
 	    (!tg_router_proves(fingerprint, p) ||
 	     !tg_router_open(&way, fingerprint, p, now_ns)))
 		return TG_ROUTER_PASS;
+	before_ns = way.flow->began_ns;
 	if (tg_router_client(way.flow, p, now_ns)) {
 		tg_router_over(&way, fingerprint, now_ns);
 		return TG_ROUTER_PASS;
 	}
-	if (!p->payload || way.flow->began_ns != now_ns)
+	/* an exchange begins, the first of this second */
+	if (!p->payload || way.flow->began_ns != now_ns ||
+	    before_ns >> TG_ROUTER_SEEN_SHIFT == now_ns >> TG_ROUTER_SEEN_SHIFT)
 		return TG_ROUTER_PASS;
 	*place = way.flow->place;
 	return TG_ROUTER_ASKED;

@@ -373,6 +373,14 @@ impl Core {
         read::passed(&self.maps)
     }
 
+    /// Packets whose marks a border has cleared since the state was created.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn cleared(&self) -> Result<u64, Error> {
+        read::cleared(&self.maps)
+    }
+
     /// What found no room in the tables of connections since the state was created.
     ///
     /// # Errors

@@ -6,14 +6,15 @@ use crate::abi::{self, MarkSeen, Settings};
 use crate::dataplane::Dataplane;
 use crate::maps::Maps;
 use crate::objects::{self, Load};
-use crate::syscall::{self, Side};
+use crate::syscall::{self, Side as Way};
 use crate::taps::{Kind, Taps};
 use crate::{Error, Interface};
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
-use tidegate_config::InBandConfig;
+use tidegate_config::{InBandConfig, Side};
 use tidegate_units::Nanos;
 use zerocopy::IntoBytes;
 
@@ -25,11 +26,13 @@ const HOLDS: Nanos = Nanos::from_secs(3);
 const MARKS: &str = "tg_marks";
 const SOURCES: &str = "tg_mark_sources";
 const SERVERS: &str = "tg_mark_servers";
+const LINKS: &str = "tg_mark_links";
 /// Sizes of the values, which the other side of the ABI has to have.
-const SIZES: [(&str, usize); 3] = [
+const SIZES: [(&str, usize); 4] = [
     (MARKS, size_of::<abi::Marks>()),
     (SOURCES, size_of::<MarkSeen>()),
     (SERVERS, size_of::<MarkSeen>()),
+    (LINKS, size_of::<u64>()),
 ];
 /// What the programs say of every packet.
 const TCX_NEXT: i32 = -1;
@@ -53,10 +56,10 @@ impl Default for MarkObjects {
 }
 
 /// What this host says by marks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostMarks {
-    /// As a router: the way to its servers is congested.
-    pub congested: bool,
+    /// As a router: the numbers of the interfaces to its servers that are congested.
+    pub congested: Vec<u32>,
     /// As a server: it refuses.
     pub overloaded: bool,
 }
@@ -70,6 +73,8 @@ pub struct Marks {
     key: [u64; abi::KEYS],
     bits: InBandConfig,
     taps: Taps,
+    /// The interfaces that are congested, as the kernel has them.
+    congested: BTreeSet<u32>,
     /// The latest time at which a server was noted that was told of.
     told: Nanos,
 }
@@ -90,8 +95,12 @@ impl Marks {
     pub fn load_objects(bits: &InBandConfig, objects: MarkObjects) -> Result<Self, Error> {
         objects::quiet();
         let maps = create_maps(&objects)?;
-        let (taps, key) = (Taps::new("marks at tcx", kind_of), objects::keys(crate::core::seed()?));
-        Ok(Self { objects, maps, key, bits: bits.clone(), taps, told: Nanos::ZERO })
+        let [plain, at_border] = [false, true].map(|border| Kind { border, ..Kind::default() });
+        let kinds = [plain, at_border, Kind { to_servers: true, ..plain }];
+        let taps = Taps::new("marks at tcx", kind_of, Kind::on_every_link(&kinds));
+        let key = objects::keys(crate::core::seed()?);
+        let (bits, congested) = (bits.clone(), BTreeSet::new());
+        Ok(Self { objects, maps, key, bits, taps, congested, told: Nanos::ZERO })
     }
 
     /// The bits that are marks.
@@ -127,15 +136,30 @@ impl Marks {
     ///
     /// # Errors
     /// When the map cannot be written.
-    pub fn say(&self, now: Nanos, says: HostMarks) -> Result<(), Error> {
+    pub fn say(&mut self, now: Nanos, says: &HostMarks) -> Result<(), Error> {
+        self.say_congested(now + HOLDS, &says.congested)?;
         let marks = abi::Marks {
             until_ns: (now + HOLDS).0,
-            chance: if says.congested { u32::MAX / ONE_IN } else { 0 },
+            chance: if says.congested.is_empty() { 0 } else { u32::MAX / ONE_IN },
             overloaded: says.overloaded.into(),
             router: 1 << self.bits.router_bit,
             server: 1 << self.bits.server_bit,
         };
         self.maps.write(MARKS, &0_u32.to_ne_bytes(), marks.as_bytes())
+    }
+
+    fn say_congested(&mut self, until: Nanos, numbers: &[u32]) -> Result<(), Error> {
+        let numbers: BTreeSet<u32> = numbers.iter().copied().take(abi::MARK_LINKS).collect();
+        let map = self.maps.get(LINKS)?;
+        for over in self.congested.difference(&numbers) {
+            map.delete(&over.to_ne_bytes()).map_err(Error::map(LINKS))?;
+        }
+        // Those that are written from here on are deleted in any case.
+        self.congested = numbers;
+        for number in &self.congested {
+            self.maps.write(LINKS, &number.to_ne_bytes(), &until.0.to_ne_bytes())?;
+        }
+        Ok(())
     }
 
     /// Servers that have said since the last call that they are overloaded: what packets say, which anyone can send who
@@ -162,9 +186,21 @@ impl Marks {
     /// When one cannot be loaded.
     #[doc(hidden)]
     pub fn hooks(&self, border: bool) -> Result<MarkHooks, Error> {
-        let kind = Kind { border, ..Kind::default() };
+        self.hooks_of(Kind { border, ..Kind::default() })
+    }
+
+    /// The same of an interface to servers. Packets of tests leave by the number 1.
+    ///
+    /// # Errors
+    /// When one cannot be loaded.
+    #[doc(hidden)]
+    pub fn hooks_to_servers(&self) -> Result<MarkHooks, Error> {
+        self.hooks_of(Kind { to_servers: true, ..Kind::default() })
+    }
+
+    fn hooks_of(&self, kind: Kind) -> Result<MarkHooks, Error> {
         let of = |side| program(&self.objects, (&self.maps, self.key), (side, kind), false);
-        Ok(MarkHooks([of(Side::Ingress)?, of(Side::Egress)?]))
+        Ok(MarkHooks([of(Way::Ingress)?, of(Way::Egress)?]))
     }
 
     /// Instructions that the verifier processed, by program, for tests.
@@ -181,7 +217,8 @@ impl Marks {
 
 /// What its programs differ in.
 fn kind_of(interface: &Interface, plain: bool) -> Kind {
-    Kind { plain, border: interface.border != 0, ..Kind::default() }
+    let to_servers = interface.config.side == Side::Servers;
+    Kind { plain, border: interface.border != 0 && !to_servers, to_servers, ..Kind::default() }
 }
 
 /// The programs of both sides, for packets of tests.
@@ -210,14 +247,15 @@ impl MarkHooks {
 fn program(
     objects: &MarkObjects,
     (maps, key): (&Maps, [u64; abi::KEYS]),
-    (side, kind): (Side, Kind),
+    (side, kind): (Way, Kind),
     tcx: bool,
 ) -> Result<OwnedFd, Error> {
     let link = if kind.plain { abi::LINK_PLAIN } else { abi::LINK_ETHERNET };
-    let settings = Settings { key, link, border: kind.border.into(), ..Settings::default() };
+    let (border, to_servers) = (kind.border.into(), kind.to_servers.into());
+    let settings = Settings { key, link, border, to_servers, ..Settings::default() };
     let (object, bytes, kind) = match side {
-        Side::Ingress => ("mark_in", &objects.ingress, ProgramAttachType::TcxIngress),
-        Side::Egress => ("mark_out", &objects.egress, ProgramAttachType::TcxEgress),
+        Way::Ingress => ("mark_in", &objects.ingress, ProgramAttachType::TcxIngress),
+        Way::Egress => ("mark_out", &objects.egress, ProgramAttachType::TcxEgress),
     };
     let load = Load { object, bytes, settings, attach_type: tcx.then_some(kind) };
     objects::load(maps, &load)

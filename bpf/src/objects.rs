@@ -145,6 +145,7 @@ pub(crate) fn settings(maps: &Maps, plan: &Plan, variant: Variant) -> Result<Set
         import: variant.import.into(),
         datagrams: variant.datagrams.into(),
         border: variant.border,
+        ..Settings::default()
     })
 }
 

@@ -122,6 +122,12 @@ pub(crate) fn passed(maps: &Maps) -> Result<Vec<Passed>, Error> {
     Ok(known.filter_map(|(n, count)| Some(Passed { reason: reason(n)?, count })).collect())
 }
 
+/// Packets whose marks a border cleared.
+pub(crate) fn cleared(maps: &Maps) -> Result<u64, Error> {
+    let percpu = maps.read_percpu("tg_passed", 0)?;
+    Ok(sum(&percpu).get(abi::PASSED_CLEARED).copied().unwrap_or_default())
+}
+
 /// The totals of one service.
 pub(crate) fn totals(maps: &Maps, service: usize, gauge: u8) -> Result<ServiceTotals, Error> {
     let gauges: Gauges = maps.read("tg_gauges", gauge.into())?;

@@ -23,8 +23,10 @@ pub(crate) struct Taps {
     what: &'static str,
     /// How those of an interface are made; whether its link has no Ethernet header.
     kind: KindOf,
-    /// Those that are loaded, by how they are made: an interface that comes back is attached again without the
-    /// privileges to load.
+    /// All ways in which they may be made.
+    kinds: Vec<Kind>,
+    /// Those that are loaded, by how they are made: an interface that comes later is attached without the privileges
+    /// to load.
     programs: Vec<(Kind, [OwnedFd; 2])>,
     tapped: Vec<Tapped>,
 }
@@ -36,8 +38,18 @@ pub(crate) struct Kind {
     pub(crate) plain: bool,
     /// Packets that come in are from outside.
     pub(crate) border: bool,
+    /// It leads to servers.
+    pub(crate) to_servers: bool,
     /// A DSCP may choose the class of a client.
     pub(crate) trusts_dscp: bool,
+}
+
+impl Kind {
+    /// Each of these, with an Ethernet header and without one.
+    pub(crate) fn on_every_link(kinds: &[Self]) -> Vec<Self> {
+        let on = |kind: &Self| [false, true].map(|plain| Self { plain, ..*kind });
+        kinds.iter().flat_map(on).collect()
+    }
 }
 
 /// What the programs of an interface are made for.
@@ -47,8 +59,9 @@ pub(crate) type KindOf = fn(&Interface, bool) -> Kind;
 pub(crate) type Load<'a> = &'a dyn Fn(Side, Kind) -> Result<OwnedFd, Error>;
 
 impl Taps {
-    pub(crate) const fn new(what: &'static str, kind: KindOf) -> Self {
-        Self { what, kind, programs: Vec::new(), tapped: Vec::new() }
+    /// `kinds`: what the kind of an interface may be, now or after a reload.
+    pub(crate) const fn new(what: &'static str, kind: KindOf, kinds: Vec<Kind>) -> Self {
+        Self { what, kind, kinds, programs: Vec::new(), tapped: Vec::new() }
     }
 
     /// Attaches to these interfaces where it is not attached yet, and detaches from others. Returns where it is
@@ -65,6 +78,7 @@ impl Taps {
                 self.tapped.push(Tapped { interface: interface.clone(), links: None });
             }
         }
+        self.load_all(load);
         let mut problems = Vec::new();
         for at in 0..self.tapped.len() {
             if self.tapped[at].is_alive() {
@@ -82,6 +96,17 @@ impl Taps {
     /// Whether it is attached to every interface that it was told.
     pub(crate) fn is_attached(&self) -> bool {
         self.tapped.iter().all(Tapped::is_alive)
+    }
+
+    /// The first time, while there are privileges, all kinds are loaded: another kind of interface may come later. One
+    /// that cannot be loaded is a problem only for an interface that needs it.
+    fn load_all(&mut self, load: Load<'_>) {
+        for kind in std::mem::take(&mut self.kinds) {
+            if let (Ok(ingress), Ok(egress)) = (load(Side::Ingress, kind), load(Side::Egress, kind))
+            {
+                self.programs.push((kind, [ingress, egress]));
+            }
+        }
     }
 
     fn tap(

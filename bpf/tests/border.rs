@@ -64,11 +64,15 @@ fn passed(plane: &TestPlane, hook: TestHook, frame: &[u8]) -> Vec<u8> {
 #[test]
 fn marks_and_options_from_outside_are_cleared_and_nothing_else_changes() {
     let (border, inside) = (loaded(true), loaded(false));
+    assert_eq!(border.cleared().unwrap(), 0);
     for (what, before, after) in cases() {
         let (before, after) = (before.bytes(), after.bytes());
         assert_eq!(behind(&before), after, "{what}: what a person and the reference say");
         for &hook in hooks(&before) {
+            let cleared = border.cleared().unwrap();
             assert_eq!(passed(&border, hook, &before), after, "{hook:?}: {what}");
+            let more = border.cleared().unwrap() - cleared;
+            assert_eq!(more, u64::from(before != after), "{hook:?}: {what}: it is counted");
             assert_eq!(passed(&inside, hook, &before), before, "{hook:?}, no border: {what}");
         }
     }

@@ -10,17 +10,13 @@
 mod support;
 
 use support::events::{Events, params};
-use support::object::{COMPILER_DEFAULT, COMPILERS, Loaded, require_root};
+use support::object::{COMPILER_DEFAULT, COMPILERS, require_root};
 use support::policies::Policies;
 use support::random::{from_env, seed};
+use support::replayed::{REPLAY_BATCH, Replayed, VERDICT};
 use tidegate_policy::{Event, Params, Policy, State, Verdict, admit};
 use zerocopy::IntoBytes;
 
-const SOURCE: &str = "bpf/tests/replay.bpf.c";
-/// Events in one run of the program; `REPLAY_BATCH` in replay.bpf.c.
-const REPLAY_BATCH: usize = 16384;
-/// Size of `struct tg_event`.
-const EVENT: usize = size_of::<Event>();
 /// Events per policy with the product's compiler.
 const EVENTS: usize = 1_200_000;
 /// Events per policy with each other compiler.
@@ -28,34 +24,17 @@ const EVENTS_OTHER: usize = 300_000;
 /// Longest batch with one set of parameters; the lengths cycle up to it.
 const BATCHES: [usize; 5] = [1, 300, 2_500, REPLAY_BATCH, 7_000];
 
-/// The kernel's side of the replay.
-struct Kernel(Loaded);
+/// The kernel's side of the replay of policies.
+struct Kernel(Replayed);
 
 impl Kernel {
     fn new(compiler: &str) -> Self {
-        Self(Loaded::compile(SOURCE, compiler))
+        Self(Replayed::compile(compiler))
     }
 
-    /// The verdicts, 8 bytes each (`struct tg_verdict`).
     fn evaluate(&self, params: &Params, events: &[Event]) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(REPLAY_BATCH * EVENT);
-        for e in events {
-            bytes.extend_from_slice(&e.now_ns.to_ne_bytes());
-            bytes.extend_from_slice(&e.key.to_ne_bytes());
-            bytes.extend_from_slice(&e.random.to_ne_bytes());
-            bytes.extend_from_slice(&[e.priority, 0, 0, 0]);
-            bytes.extend_from_slice(&e.level.to_ne_bytes());
-            bytes.extend_from_slice(&[0; 4]);
-        }
-        bytes.resize(REPLAY_BATCH * EVENT, 0);
         self.0.write("params", params.as_bytes());
-        self.0.write("events", &bytes);
-        let count = events.len() as u32;
-        let mut args = [count.to_ne_bytes(), [0; 4]].concat();
-        assert_eq!(self.0.run("replay", &mut args), 0);
-        let mut verdicts = self.0.read("verdicts");
-        verdicts.truncate(events.len() * 8);
-        verdicts
+        self.0.evaluate("replay", events)
     }
 
     fn state(&self) -> Vec<u8> {
@@ -67,7 +46,7 @@ impl Kernel {
     }
 }
 
-fn as_bytes(v: Verdict) -> [u8; 8] {
+fn as_bytes(v: Verdict) -> [u8; VERDICT] {
     let delay_us = (v.delay.0 / 1000) as u32;
     let [a, b, c, d] = delay_us.to_ne_bytes();
     [v.kind as u8, v.reason as u8, u8::from(v.repeated), 0, a, b, c, d]
@@ -95,7 +74,7 @@ fn replay(kernel: &Kernel, policy: Policy, total: usize) -> Seen {
             let ours = admit(&params, &mut state, event);
             assert_eq!(
                 as_bytes(ours),
-                theirs[at * 8..at * 8 + 8],
+                theirs[at * VERDICT..][..VERDICT],
                 "event {} of {} (TIDEGATE_SEED={seed}): native {ours:?}, {event:?}, {params:?}",
                 done + at,
                 policy.name(),

@@ -8,7 +8,7 @@ mod support;
 
 use std::net::IpAddr;
 use std::process::Stdio;
-use support::netns::{AttachMode, Net, inside, plan, says, sh, wait_for};
+use support::netns::{AttachMode, Net, inside, plan, says, sh, wait_for, within};
 use support::packet::{FIN, Packet, RST, between};
 use tidegate_bpf::testing::{plans, tcx_programs};
 use tidegate_bpf::{Dataplane, Router, RouterHooks, RouterObjects, RouterTimes};
@@ -127,15 +127,20 @@ fn took(times: &RouterTimes) -> Vec<(usize, usize, u32)> {
     all.filter(|(.., count)| *count > 0).collect()
 }
 
+/// The second of a connection, as the program tells them apart.
+fn second() -> u64 {
+    MonotonicClock.now().0 >> 30
+}
+
 /// The first segment of an exchange goes to user space where that is wanted, and nothing else.
 #[test]
 fn how_an_exchange_begins_is_told_where_it_is_wanted() {
     for client in [V4, V6] {
         let world = World::new(&plans::router(&WHERE));
         let mut talk = world.open(client, 40_000);
-        let told = || -> Vec<(usize, Vec<u8>)> {
-            let all = world.router.requests(10).unwrap();
-            all.into_iter().map(|one| (one.place, one.payload)).collect()
+        let told = || world.router.requests(10).unwrap();
+        let texts = || -> Vec<(usize, Vec<u8>)> {
+            told().into_iter().map(|one| (one.place, one.payload)).collect()
         };
         let answered = |talk: &mut Talk| {
             world.says(talk, 1000);
@@ -143,31 +148,65 @@ fn how_an_exchange_begins_is_told_where_it_is_wanted() {
         };
         world.asks(&mut talk);
         answered(&mut talk);
-        assert_eq!(told(), [], "{client}: nobody wants it");
+        assert_eq!(texts(), [], "{client}: nobody wants it");
         world.router.look_at_requests(0, 1).unwrap();
+        let mut talk = world.open(client, 40_001);
         world.asks(&mut talk);
         // It goes on: that is no other exchange.
         world.asks(&mut talk);
         answered(&mut talk);
-        assert_eq!(told(), [(0, vec![b'q'; REQUEST])], "{client}");
+        assert_eq!(texts(), [(0, vec![b'q'; REQUEST])], "{client}");
+        let mut talk = world.open(client, 40_002);
         let (seq, ack) = (talk.asked, talk.said);
         world.give(&talk, false, |packet| packet.seq(seq).ack(ack).data(&[b'z'; 1400]));
         talk.asked = seq + 1400;
         answered(&mut talk);
-        assert_eq!(told(), [(0, vec![b'z'; 512])], "{client}: no more than its begin");
-        // One in a hundred: of as many at least one, and not all (one in 10^40).
+        assert_eq!(texts(), [(0, vec![b'z'; 512])], "{client}: no more than its begin");
+        // One connection in a hundred: of as many at least one, and not all.
         world.router.look_at_requests(0, 100).unwrap();
         let mut found = 0;
-        for _ in 0..2000 {
+        for port in 20_000..22_000 {
+            let mut talk = world.open(client, port);
             world.asks(&mut talk);
             answered(&mut talk);
+            world.closes(&talk);
             found += told().len();
         }
         assert!((1..100).contains(&found), "{client}: {found} of 2000");
         world.router.look_at_requests(0, 0).unwrap();
+        let mut talk = world.open(client, 40_003);
         world.asks(&mut talk);
-        assert_eq!(told(), [], "{client}: nobody wants it any more");
+        assert_eq!(texts(), [], "{client}: nobody wants it any more");
     }
+}
+
+/// One client that asks again and again on its connection has the weight of one that waits.
+#[test]
+fn of_a_connection_it_is_told_once_a_second() {
+    let world = World::new(&plans::router(&WHERE));
+    world.router.look_at_requests(0, 1).unwrap();
+    let [mut busy, mut other] = [40_000, 40_001].map(|port| world.open(V4, port));
+    let told = || -> Vec<u64> {
+        world.router.requests(100).unwrap().into_iter().map(|one| one.connection).collect()
+    };
+    let asks = |talk: &mut Talk, often: usize| {
+        let from = second();
+        for _ in 0..often {
+            world.asks(talk);
+            world.says(talk, 1000);
+            world.acks(talk, 0);
+        }
+        (told(), (second() - from) as usize)
+    };
+    let (first, passed) = asks(&mut busy, 50);
+    assert!((1..=1 + passed).contains(&first.len()), "{first:?} in {passed} s");
+    let (of_other, _) = asks(&mut other, 1);
+    assert!(of_other.len() == 1 && of_other[0] != first[0], "{of_other:?}");
+    let then = second();
+    wait_for("the next second", || second() > then);
+    let (next, passed) = asks(&mut busy, 50);
+    assert!((1..=1 + passed).contains(&next.len()), "{next:?} in {passed} s");
+    assert!(next.iter().chain(&first).all(|one| *one == first[0]), "the same connection");
 }
 
 #[test]
@@ -621,4 +660,23 @@ fn links_come_back_with_their_interface_and_go_where_it_is_not_wanted() {
     assert_eq!(names(), [["tg_router_in"], ["tg_router_out"]]);
     assert_eq!(router.attach(&[], None), [""; 0]);
     assert_eq!(names(), [[""; 0], [""; 0]]);
+}
+
+/// An interface that comes later, or that a reload makes another one, needs no privilege to load.
+#[test]
+fn programs_for_interfaces_of_every_kind_are_there_from_the_start() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let net = Net::new();
+    net.server_sh("ip tuntap add t0 mode tun");
+    let [lo, mut later, plain] =
+        ["lo", "s0", "t0"].map(|name| AttachMode::Tcx.interface(name, None));
+    later.config.trust_dscp = true;
+    within(&net.server, || {
+        let mut router = Router::load(&plans::router(&WHERE)).unwrap();
+        assert_eq!(router.attach(std::slice::from_ref(&lo), None), [""; 0]);
+        let none = CapabilitySet::empty();
+        let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        set_capabilities(None, none).unwrap();
+        assert_eq!(router.attach(&[lo, later, plain], None), [""; 0]);
+    });
 }

@@ -5,6 +5,7 @@
 
 mod support;
 
+use ipnet::IpNet;
 use std::net::IpAddr;
 use support::decode::describe;
 use support::netns::wait_for;
@@ -32,11 +33,16 @@ const SLOW: f64 = 0.01;
 /// Classes by prefix, and by a DSCP.
 fn limit(action: RouterAction, classes: &[(&str, Option<u8>, RouterAction)]) -> RouterLimitConfig {
     let class = |(n, (source, dscp, action)): (usize, &(&str, Option<u8>, RouterAction))| {
-        let sources = source.split_whitespace().map(|one| one.parse().unwrap()).collect();
+        let sources = source.split_whitespace().map(net).collect();
         RouterClassConfig { name: format!("c{n}"), sources, dscp: *dscp, action: *action }
     };
     let classes = classes.iter().enumerate().map(class).collect();
     RouterLimitConfig { action, classes, ..RouterLimitConfig::new(Mode::Enforce) }
+}
+
+/// A prefix, or an address alone.
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap_or_else(|_| text.parse::<IpAddr>().unwrap().into())
 }
 
 fn config(limit: RouterLimitConfig) -> RouterConfig {
@@ -177,6 +183,35 @@ fn only_what_is_refused_gets_a_rst() {
     assert_eq!(world.refused(), (2, 0));
 }
 
+/// Another SYN has taken the place of the note of one that passed: its copy looks like a new attempt, and the server may
+/// still reply to it.
+#[test]
+fn where_a_note_was_lost_nobody_gets_a_rst() {
+    let replies = Replies { rst_per_second: 10_000_000, rst_per_second_proved: 0 };
+    let router = Router::load(&config(limit(RouterAction::Reset, &[]))).unwrap();
+    let world = World::of(router, &replies).with_tokens(SLOW, 1);
+    let copy = syn(V4, (2000, HOT));
+    assert_eq!(world.becomes(&copy), RouterOutcome::Passes);
+    let other = |n: u32| {
+        let [_, a, b, c] = n.to_be_bytes();
+        world.syn(&format!("10.{a}.{b}.{c}"), 3000)
+    };
+    // As many as there are notes for, several times.
+    let found = (1..2_000_000).find_map(|n| {
+        let replied = matches!(other(n), RouterOutcome::Reply(_));
+        assert!(n > 1_000 || replied, "{n}: a new client");
+        if n % 64 > 0 {
+            return None;
+        }
+        world.renew(Some(Mode::Enforce));
+        Some(world.becomes(&copy)).filter(|one| *one != RouterOutcome::Passes)
+    });
+    assert_eq!(found, Some(RouterOutcome::Dropped));
+    assert_eq!(world.becomes(&copy), RouterOutcome::Dropped, "nor later");
+    let replied = (0..64).filter(|n| matches!(other(3_000_000 + n), RouterOutcome::Reply(_)));
+    assert!(replied.count() > 56, "where no note was lost");
+}
+
 /// As [`Config::refused_at_router`] says of addresses, the kernel does.
 #[test]
 fn the_longest_prefix_of_a_client_says_how_it_is_refused() {
@@ -235,6 +270,22 @@ fn the_longest_prefix_of_a_client_says_how_it_is_refused() {
         assert_eq!(action, Drop);
         assert_eq!(world.syn(client, 4000), RouterOutcome::Dropped, "{client}");
     }
+}
+
+/// A reload that begins with another class, and fails when it has written some: no client has the action of another one.
+#[test]
+fn a_reload_that_fails_halfway_mixes_no_actions() {
+    use RouterAction::{Drop, Reset};
+    let mut world = World::new(limit(Reset, &[(V4, None, Drop)])).with_tokens(SLOW, 1);
+    assert_eq!(world.syn("203.0.113.1", 1), RouterOutcome::Passes);
+    assert_eq!(world.syn(V4, 2), RouterOutcome::Dropped);
+    // One more than there is room for, and before the other class in the order of writing.
+    let many: Vec<String> = (0..1 << 14).map(|n| format!("10.0.{}.{}", n >> 8, n & 255)).collect();
+    let more = limit(Reset, &[(&many.join(" "), None, Reset), (V4, None, Drop)]);
+    world.router.follow(&config(more)).unwrap();
+    world.router.refuse(&Replies::default()).unwrap_err();
+    assert_eq!(world.syn(V4, 3), RouterOutcome::Dropped);
+    assert!(matches!(world.syn("203.0.113.1", 3), RouterOutcome::Reply(_)));
 }
 
 /// Where the interface is trusted, what no prefix names; with the words of services.

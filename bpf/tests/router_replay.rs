@@ -7,15 +7,15 @@
 mod support;
 
 use support::events::Events;
-use support::object::{COMPILERS, Loaded, require_root};
+use support::object::{COMPILERS, require_root};
 use support::random::{Dice, seed};
+use support::replayed::{Replayed, VERDICT};
 use tidegate_policy::{
     AbacusExactSpec, Action, BucketSpec, CrowdAction, CrowdFilter, Event, Policy, VerdictKind,
 };
 use tidegate_units::{Nanos, Rate};
 
-const SOURCE: &str = "bpf/tests/router_replay.bpf.c";
-/// Events in one run of the program; `REPLAY_BATCH` in its source.
+/// Events in one run.
 const BATCH: usize = 4096;
 /// Runs with each compiler, each with another rate.
 const RUNS: usize = 60;
@@ -32,23 +32,9 @@ fn spec(dice: &mut Dice) -> AbacusExactSpec {
     }
 }
 
-fn bytes(events: &[(CrowdAction, Event)]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(BATCH * size_of::<Event>());
-    for (action, e) in events {
-        bytes.extend_from_slice(&e.now_ns.to_ne_bytes());
-        bytes.extend_from_slice(&e.key.to_ne_bytes());
-        bytes.extend_from_slice(&e.random.to_ne_bytes());
-        bytes.extend_from_slice(&[e.priority, 0, 0, 0]);
-        bytes.extend_from_slice(&u32::from(action.code()).to_ne_bytes());
-        bytes.extend_from_slice(&[0; 4]);
-    }
-    bytes.resize(BATCH * size_of::<Event>(), 0);
-    bytes
-}
-
 /// What was said by action, so that a one-sided series does not pass for a proof.
 fn replay(compiler: &str) -> [[usize; 4]; 3] {
-    let (kernel, seed) = (Loaded::compile(SOURCE, compiler), seed());
+    let (kernel, seed) = (Replayed::compile(compiler), seed());
     let mut dice = Dice::new(seed);
     let mut series = Events::new(Policy::AbacusExact, seed ^ 5);
     let mut ours = CrowdFilter::new(&spec(&mut dice)).unwrap();
@@ -57,23 +43,20 @@ fn replay(compiler: &str) -> [[usize; 4]; 3] {
     for run in 0..RUNS {
         let spec = spec(&mut dice);
         ours.set(&spec).unwrap();
-        kernel.write("params", &spec.filter().unwrap());
+        kernel.write("filter_params", &spec.filter().unwrap());
         let (_, events) = series.batch(BATCH);
         let events = events.into_iter().map(|event| {
             let priority = u8::from(dice.one_in(3));
-            (*dice.pick(&ACTIONS), Event { priority, ..event })
+            let action = *dice.pick(&ACTIONS);
+            (action, Event { priority, level: action.code().into(), ..event })
         });
-        let events: Vec<_> = events.collect();
-        kernel.write("events", &bytes(&events));
-        let mut args = [(events.len() as u32).to_ne_bytes(), [0; 4]].concat();
-        assert_eq!(kernel.run("replay", &mut args), 0);
-        assert_eq!(args[4..], args[..4], "all were evaluated");
-        let theirs = kernel.read("verdicts");
-        for (at, (action, event)) in events.iter().enumerate() {
+        let (actions, events): (Vec<CrowdAction>, Vec<Event>) = events.unzip();
+        let theirs = kernel.evaluate("replay_filter", &events);
+        for (at, (action, event)) in actions.iter().zip(&events).enumerate() {
             let verdict = ours.admit(*action, event);
             let said = [verdict.kind as u8, verdict.reason as u8, u8::from(verdict.repeated)];
             let what = format!("{compiler}, run {run}, event {at} (TIDEGATE_SEED={seed})");
-            assert_eq!(said, theirs[at * 8..][..3], "{what}: {action:?} {event:?} {spec:?}");
+            assert_eq!(said, theirs[at * VERDICT..][..3], "{what}: {action:?} {event:?} {spec:?}");
             seen[usize::from(action.code())][verdict.kind as usize] += 1;
         }
         let same = kernel.read("filter") == ours.as_bytes();

@@ -3,7 +3,7 @@
  * An ingress hook under a fuzzer: a few bytes choose the set-up and which
  * helper call fails, the rest is the frame. Beyond what the sanitizers find,
  * these must hold of every frame:
- *	- what passes is not changed; at a border only the header of IPv4 is
+ *	- what passes is not changed; at a border only marks and options are cleared
  *	- released, without a lease, or without a limit, everything passes
  *	- an answer is a RST, never longer than the frame it answers
  *	- exactly one thing is counted, and nothing is left locked or held;
@@ -35,8 +35,6 @@ enum fuzz_switch {
 #define FUZZ_BORDER 64		/* in fail_at: packets come from outside */
 #define FUZZ_FAIL 63		/* the rest of it */
 #define FUZZ_MARKS 6
-#define FUZZ_HEADER_AT 14
-#define FUZZ_HEADER_TO 82	/* behind two tags and the longest header */
 
 struct fuzz_head {
 	__u8 switches;
@@ -233,19 +231,92 @@ static int fuzz_is_reset(void)
 	return native.length == at + 20 && native.frame[at + 13] == 0x14;
 }
 
-/* At a border the header of IPv4 may be another. */
-static int fuzz_is_same(const __u8 *frame, __u32 length, int border)
+/* Where the header of IPv4 is, behind up to two tags; 0: there is none. */
+static __u32 fuzz_ipv4_at(const __u8 *frame, __u32 length)
+{
+	for (__u32 at = 12; at <= 20 && at + 22 <= length; at += 4) {
+		__u32 kind = frame[at] << 8 | frame[at + 1];
+
+		if (kind == 0x0800)
+			return frame[at + 2] >> 4 == 4 ? at + 2 : 0;
+		if (kind != 0x8100 && kind != 0x88a8)
+			return 0;
+	}
+	return 0;
+}
+
+/* The sum of the words, as a checksum has it: 0 and 0xffff say the same. */
+static __u32 fuzz_sum(const __u8 *header, __u32 bytes)
+{
+	__u32 sum = 0;
+
+	for (__u32 i = 0; i < bytes; i++)
+		sum += header[i] << (i & 1 ? 0 : 8);
+	return sum % 0xffff;
+}
+
+/* A byte of the header may be another one behind a border. */
+static int fuzz_may_clear(__u32 at, __u8 was, __u8 now)
+{
+	if (at == 1)
+		return !(was >> 2 & ~FUZZ_MARKS) && now == (was & TG_IPV4_ECN);
+	return at == 10 || at == 11 || (at >= 20 && now == TG_BORDER_NOP);
+}
+
+/*
+ * At a border a DSCP that is a mark is 0 and options are NOPs from one of kind 158 on;
+ * the checksum says as much as before. All else is as it was.
+ */
+static int fuzz_is_cleared(const __u8 *frame, __u32 length)
 {
 	const __u8 *now = native.frame;
+	__u32 at = fuzz_ipv4_at(frame, length), bytes = 20, from = 20;
 
+	if (!at)
+		return !memcmp(now, frame, length);
+	if ((frame[at] & 15) > 5)
+		bytes = (frame[at] & 15) * 4;
+	/* what cannot be read stays */
+	if (at + bytes > length)
+		return !memcmp(now, frame, length);
+	for (__u32 i = 0; i < bytes; i++)
+		if (now[at + i] != frame[at + i] &&
+		    !fuzz_may_clear(i, frame[at + i], now[at + i]))
+			return 0;
+	while (from < bytes && now[at + from] == frame[at + from])
+		from++;
+	return (from == bytes || frame[at + from] == TG_BORDER_OPTION) &&
+	       fuzz_sum(now + at, bytes) == fuzz_sum(frame + at, bytes) &&
+	       !memcmp(now, frame, at) &&
+	       !memcmp(now + at + bytes, frame + at + bytes,
+		       length - at - bytes);
+}
+
+static int fuzz_is_same(const __u8 *frame, __u32 length, int border)
+{
 	if (native.length != length)
 		return 0;
-	if (!border || length <= FUZZ_HEADER_AT)
-		return !memcmp(now, frame, length);
-	return !memcmp(now, frame, FUZZ_HEADER_AT - 2) &&
-	       (length <= FUZZ_HEADER_TO ||
-		!memcmp(now + FUZZ_HEADER_TO, frame + FUZZ_HEADER_TO,
-			length - FUZZ_HEADER_TO));
+	return border ? fuzz_is_cleared(frame, length) :
+			!memcmp(native.frame, frame, length);
+}
+
+/* It is counted what a border changed, and nothing else. */
+static void fuzz_check_border(const struct fuzz_head *head, const __u8 *frame,
+			      __u32 length, int action)
+{
+	const struct tg_reason_counts *passed = native_entry(&tg_passed, 0);
+	__u64 cleared = passed->reason[TG_PASSED_CLEARED];
+	int changed;
+
+	fuzz_must(cleared <= !!(head->fail_at & FUZZ_BORDER),
+		  "a border counts a packet once");
+	if (!fuzz_is_pass(action))
+		return;
+	fuzz_must(fuzz_is_same(frame, length, head->fail_at & FUZZ_BORDER),
+		  "what passes is not changed");
+	changed = !!memcmp(native.frame, frame, length);
+	fuzz_must(cleared == changed || (head->fail_at & FUZZ_FAIL && !cleared),
+		  "what a border changes is counted");
 }
 
 static void fuzz_check(const struct fuzz_head *head, const __u8 *frame,
@@ -259,10 +330,7 @@ static void fuzz_check(const struct fuzz_head *head, const __u8 *frame,
 	fuzz_must(fuzz_is_pass(action) || fuzz_is_drop(action) ||
 		  fuzz_is_answer(action), "the hook says pass, drop or answer");
 	fuzz_must(!native.held, "nothing is left locked or held");
-	if (fuzz_is_pass(action))
-		fuzz_must(fuzz_is_same(frame, length,
-				       head->fail_at & FUZZ_BORDER),
-			  "what passes is not changed");
+	fuzz_check_border(head, frame, length, action);
 	if (open || head->switches & FUZZ_SHADOW)
 		fuzz_must(fuzz_is_pass(action), "this set-up refuses nothing");
 	if (fuzz_is_answer(action)) {
@@ -271,7 +339,7 @@ static void fuzz_check(const struct fuzz_head *head, const __u8 *frame,
 		fuzz_must((head->policy >> 3 & 7) % 3 != TG_ANSWER_NEVER,
 			  "answers are allowed");
 	}
-	for (int i = 0; i < TG_REASONS_MAX; i++)
+	for (int i = 0; i < TG_PASSED_CLEARED; i++)
 		counted += passed->reason[i];
 	if (native.counts_row) {
 		const struct tg_counts *counts =

@@ -68,6 +68,7 @@ pub(crate) fn add_totals(s: &mut Signals, totals: &ServiceTotals, before: &Servi
         repeated: totals.repeated - before.repeated,
         admitted: totals.admitted - before.admitted,
         refused: totals.refused - before.refused,
+        refused_remote: None,
         completed: first.count,
         unknown: 0,
         unseen: 0,

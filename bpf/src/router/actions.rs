@@ -53,17 +53,18 @@ impl Router {
         let limit = self.config.limit.clone();
         let classes = limit.as_ref().map_or(&[][..], |limit| &limit.classes[..]);
         let mut wanted: BTreeMap<PrefixKey, u32> = BTreeMap::new();
-        for (class, number) in classes.iter().zip(1_u32..) {
-            wanted.extend(class.sources.iter().map(|source| (key(source), number)));
+        for class in classes {
+            let named = u32::from(named(class.action));
+            wanted.extend(class.sources.iter().map(|source| (key(source), named)));
+        }
+        for (source, action) in &wanted {
+            if self.classes.get(source) != Some(action) {
+                self.maps.write(CLASSES, source, &action.to_ne_bytes())?;
+                self.classes.insert(*source, *action);
+            }
         }
         let actions = actions(limit.as_ref(), replies);
         self.maps.write(ACTIONS, &0_u32.to_ne_bytes(), actions.as_bytes())?;
-        for (source, class) in &wanted {
-            if self.classes.get(source) != Some(class) {
-                self.maps.write(CLASSES, source, &class.to_ne_bytes())?;
-                self.classes.insert(*source, *class);
-            }
-        }
         let map = self.maps.get(CLASSES)?;
         let gone = self.classes.keys().filter(|source| !wanted.contains_key(*source));
         for source in gone.copied().collect::<Vec<PrefixKey>>() {
@@ -132,29 +133,18 @@ impl Router {
     }
 }
 
-/// What is done by class.
+/// What is done by DSCP, and with what no class names.
 fn actions(limit: Option<&RouterLimitConfig>, replies: &Replies) -> RouterActions {
     let mut actions = RouterActions {
         replies: classification::answers(replies.rst_per_second),
         ..RouterActions::default()
     };
     let Some(limit) = limit else { return actions };
-    let code = |action: RouterAction| {
-        match action {
-            RouterAction::Drop => CrowdAction::Drop,
-            RouterAction::Reset => CrowdAction::Reset,
-            RouterAction::Abacus => CrowdAction::Abacus,
-        }
-        .code()
-    };
-    actions.action = [code(limit.action); abi::CLASSES_MAX];
-    for (class, number) in limit.classes.iter().zip(1_u8..) {
-        if let Some(place) = actions.action.get_mut(usize::from(number)) {
-            *place = code(class.action);
-        }
+    actions.others = code(limit.action).into();
+    for class in &limit.classes {
         let by_dscp = class.dscp.and_then(|dscp| actions.dscp.get_mut(usize::from(dscp)));
         if let Some(place) = by_dscp {
-            *place = number;
+            *place = named(class.action);
             actions.flags |= u32::from(abi::SERVICE_DSCP);
         }
         if !class.sources.is_empty() {
@@ -162,4 +152,18 @@ fn actions(limit: Option<&RouterLimitConfig>, replies: &Replies) -> RouterAction
         }
     }
     actions
+}
+
+/// As a prefix or a DSCP says it, where zero is none.
+fn named(action: RouterAction) -> u8 {
+    1 + code(action)
+}
+
+fn code(action: RouterAction) -> u8 {
+    match action {
+        RouterAction::Drop => CrowdAction::Drop,
+        RouterAction::Reset => CrowdAction::Reset,
+        RouterAction::Abacus => CrowdAction::Abacus,
+    }
+    .code()
 }

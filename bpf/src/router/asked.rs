@@ -14,12 +14,15 @@ const ASKED: &str = "tg_router_requests";
 pub struct RouterRequest {
     /// The place of its destination.
     pub place: usize,
+    /// Its connection, by a hash.
+    pub connection: u64,
     /// The first bytes of its first segment.
     pub payload: Vec<u8>,
 }
 
 impl Router {
-    /// From now on it is told how one exchange in so many begins at the destination at a place; 0: of none.
+    /// From now on it is told how exchanges begin at the destination at a place: of one connection in so many, once a
+    /// second each; 0: of none.
     ///
     /// # Errors
     /// When the map cannot be written.
@@ -42,7 +45,8 @@ impl Router {
         let take = |bytes: &[u8]| {
             requests.extend(abi::read::<RouterAsked>(bytes).map(|asked| {
                 let payload = asked.payload.iter().take(asked.bytes as usize);
-                RouterRequest { place: asked.place as usize, payload: payload.copied().collect() }
+                let (place, connection) = (asked.place as usize, asked.connection);
+                RouterRequest { place, connection, payload: payload.copied().collect() }
             }));
             0
         };

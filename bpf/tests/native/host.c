@@ -328,7 +328,8 @@ static void host_put_counts(struct host_bytes *out)
 	__u32 row = native.counts_row, cell = TG_COUNTS, times = 0;
 	__u8 reason = HOST_NONE;
 
-	for (int i = 0; i < TG_REASONS_MAX; i++)
+	/* what a border cleared is counted beside that */
+	for (int i = 0; i < TG_PASSED_CLEARED; i++)
 		if (passed->reason[i]) {
 			reason = i;
 			times += passed->reason[i];

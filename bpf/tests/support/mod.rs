@@ -36,6 +36,7 @@ pub mod proved;
 pub mod random;
 pub mod recogniser;
 pub mod reference;
+pub mod replayed;
 pub mod scene;
 pub mod setup;
 pub mod setups;

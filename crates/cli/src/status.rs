@@ -156,6 +156,9 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
             let _ = write!(text, "\n{table}");
         }
     }
+    if let Some(cleared) = snapshot.cleared {
+        let _ = writeln!(text, "\nborder: marks of {cleared} packets were cleared");
+    }
     gateways(snapshot, &mut text);
     for (i, line) in unevaluated_lines(snapshot).iter().enumerate() {
         let _ = writeln!(text, "{}{line}", if i == 0 { "\n" } else { "" });

@@ -155,6 +155,12 @@ impl Config {
         self.interfaces.iter().filter(|interface| interface.side == Side::Servers)
     }
 
+    /// Whether marks of packets from outside are cleared.
+    #[must_use]
+    pub fn has_border(&self) -> bool {
+        self.in_band.is_some() && self.hooked().any(|interface| interface.border)
+    }
+
     /// Whether the hooks count datagrams to services: a service says how many it can take, or a peer may limit this
     /// host while it is congested.
     #[must_use]

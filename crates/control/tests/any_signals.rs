@@ -42,6 +42,7 @@ fn signals() -> impl Strategy<Value = Signals> {
             repeated,
             admitted,
             refused,
+            refused_remote: None,
             completed,
             unknown: unseen / 2,
             unseen,

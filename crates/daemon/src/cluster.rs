@@ -10,10 +10,12 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_config::{
-    ClusterConfig, Config, SentLimitConfig, ServiceConfig, SharingRouterConfig, VALIDITY_DEFAULT,
+    ClusterConfig, Config, PeerConfig, SentLimitConfig, ServiceConfig, SharingRouterConfig,
+    VALIDITY_DEFAULT,
 };
 use tidegate_control::fleet::under_most_pressure;
 use tidegate_model::record::What;
+use tidegate_model::remote::Scope;
 use tidegate_model::sharing::{BusState, DestinationReport, RouterReports};
 use tidegate_model::signals::{Backend, LinkUse, Signals};
 use tidegate_model::snapshot::PeerState;
@@ -357,6 +359,23 @@ fn delegation(cluster: &ClusterConfig) -> DelegationFiles {
     }
 }
 
+/// How many limits a peer may tell this host: of each service in its scopes one of connections and, where there are
+/// requests, one of them and one of each bucket; in answer to a notice one of connections and one of datagrams.
+fn limits_of(peer: &PeerConfig, config: &Config) -> usize {
+    let reached = |scope: &Scope, each: &dyn Fn(&ServiceConfig) -> usize| {
+        let of = config.services.iter().filter(|of| scope.reaches(&of.name, &of.listen));
+        of.map(each).sum::<usize>().max(1)
+    };
+    let always = |service: &ServiceConfig| {
+        let buckets = service.requests.as_ref().map_or(0, |requests| requests.buckets.len());
+        let requests = service.requests.is_some() || config.is_routed(&service.name);
+        1 + usize::from(requests) + buckets
+    };
+    let plain = peer.limits.iter().map(|scope| reached(scope, &always)).sum::<usize>();
+    let signed = peer.limits_when_congested.iter();
+    plain + signed.map(|scope| reached(scope, &|_: &ServiceConfig| 2).max(2)).sum::<usize>()
+}
+
 fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
     let all = || config.services.iter().map(|service| service.name.clone()).collect();
     let grants = cluster.peers.iter().map(|peer| Grant {
@@ -365,6 +384,7 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
         services: peer.services.clone(),
         limits: peer.limits.clone(),
         when_congested: peer.limits_when_congested.clone(),
+        targets: limits_of(peer, config),
     });
     let routers = cluster.routers.iter().map(|router| Grant {
         name: router.name.clone(),
@@ -372,6 +392,7 @@ fn node_config(cluster: &ClusterConfig, config: &Config) -> NodeConfig {
         services: Vec::new(),
         limits: Vec::new(),
         when_congested: Vec::new(),
+        targets: 0,
     });
     let targets = cluster.report_to.iter().map(|target| Target {
         name: target.name.clone(),
@@ -455,6 +476,47 @@ mod tests {
             let config = tidegate_config::parse(&text, &registry).unwrap();
             let wanted: &[&str] = if read { &["lo"] } else { &[] };
             assert_eq!(interfaces_read(&config), wanted, "{more} {cluster}");
+        }
+    }
+
+    #[test]
+    fn limits_of_each_bucket_count_for_the_quota() {
+        let of = |limits: &str| {
+            let text = format!(
+                "interfaces: [{{name: lo}}]
+services:
+  shop:
+    mode: enforce
+    listen: ['192.0.2.11:80']
+    requests:
+      buckets: {{a: {{resource: cpu}}, b: {{resource: cpu}}, c: {{resource: cpu}}}}
+      rules:
+        - {{path: /a, bucket: a}}
+        - {{path: /b, bucket: b}}
+        - {{path: /c, bucket: c}}
+        - {{unevaluable: true, action: allow}}
+  mail: {{mode: enforce, listen: ['192.0.2.11:25']}}
+cluster:
+  certificate: /c
+  key: /k
+  ca_file: /a
+  listen: 192.0.2.1:7416
+  peers: {{b1: {{identity: 'spiffe://a.example/b1', services: [shop], limits: [{limits}]}}}}
+"
+            );
+            let registry = Registry::new(["fresh_first"], ["default"]);
+            let config = tidegate_config::parse(&text, &registry).unwrap();
+            limits_of(&config.cluster.as_ref().unwrap().peers[0], &config)
+        };
+        for (limits, count) in [
+            ("shop", 5),
+            ("shop/a", 1),
+            ("mail", 1),
+            ("'192.0.2.11:80'", 5),
+            ("'192.0.2.0/24:*'", 6),
+            ("shop, mail", 6),
+        ] {
+            assert_eq!(of(limits), count, "{limits}");
         }
     }
 

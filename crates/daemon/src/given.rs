@@ -119,14 +119,10 @@ fn targets(config: &Config, service: &str) -> Vec<(Subject, Target)> {
     targets.flat_map(of).collect()
 }
 
-fn places(to: &[Target]) -> Vec<(&str, &Scope)> {
-    to.iter().map(|to| (to.name.as_str(), &to.scope)).collect()
-}
-
 impl Given {
     fn new(
         (config, index): (&Config, usize),
-        (subject, to): (Subject, Vec<Target>),
+        (subject, mut to): (Subject, Vec<Target>),
         old: &mut Vec<Self>,
     ) -> Self {
         let service = &config.services[index];
@@ -136,13 +132,13 @@ impl Given {
             }
             Subject::Connections | Subject::Requests => None,
         };
-        let same = |given: &Self| {
-            let is = given.service == service.name && given.subject == subject;
-            is && places(&given.to) == places(&to)
-        };
+        let same = |given: &Self| given.service == service.name && given.subject == subject;
         let before = old.iter().position(same).map(|at| old.swap_remove(at));
         let (feedback, law) = match before {
-            Some(before) => (before.feedback, before.law),
+            Some(before) => {
+                let places: Vec<_> = to.iter_mut().map(|to| to.go_on(&before.to)).collect();
+                (before.feedback.with_nodes(&places), before.law)
+            }
             None => (Feedback::new(to.len(), Rate::per_second(RATE_FLOOR)), None),
         };
         let by_hooks = subject == Subject::Requests && !config.is_routed(&service.name);
@@ -234,6 +230,15 @@ impl Given {
 }
 
 impl Target {
+    /// Its place among those of before; what it was told goes on.
+    fn go_on(&mut self, before: &[Self]) -> Option<usize> {
+        let same = |of: &Self| of.name == self.name && of.scope == self.scope;
+        let at = before.iter().position(same)?;
+        let Self { rate, restriction, said, .. } = before[at];
+        (self.rate, self.restriction, self.said) = (rate, restriction, said);
+        Some(at)
+    }
+
     fn is_due(&self, now: Nanos, rate: Option<Rate>) -> bool {
         let ends = rate.is_none() && self.rate.is_some();
         let every = match (rate, self.rate) {
@@ -270,5 +275,87 @@ impl Target {
             _ => Plain::Same,
         };
         OutgoingLimit { target: self.name.clone(), limit, answers: None, plain }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers;
+    use tidegate_config::{Registry, parse};
+
+    const HOST: &str = "
+interfaces: [{name: lo}]
+services:
+  shop: {mode: enforce, listen: ['192.0.2.11:80'], control: {name: fixed, rate: 60}}
+cluster:
+  certificate: /c.pem
+  key: /k.pem
+  ca_file: /a.pem
+  report_to:
+";
+
+    fn config(targets: &[&str]) -> Config {
+        let target = |name: &&str| {
+            format!(
+                "    {name}: {{address: '192.0.2.1:7416', identity: spiffe://example/{name}, \
+                 limits: [{{service: shop, scope: shop, counts: requests}}]}}\n"
+            )
+        };
+        let targets: String = targets.iter().map(target).collect();
+        let registry = Registry::new(["fresh_first"], controllers::NAMES);
+        parse(&[HOST, &targets].concat(), &registry).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn heard(given: &mut Given, second: u64, target: &str) {
+        let hits = Hits {
+            scope: "shop".parse().unwrap(),
+            unit: Unit::Requests,
+            span: Nanos::SECOND,
+            offered: 40,
+            refused: 20,
+            probe: false,
+        };
+        given.hear(Nanos::from_secs(second), target, &hits);
+    }
+
+    /// What the service itself has learned, and what each target that stays has said and was told, goes on.
+    #[test]
+    fn targets_that_stay_go_on_when_others_come_and_go() {
+        let mut given = follow(&config(&["f1", "f2"]), Vec::new());
+        assert_eq!(given.len(), 1);
+        let law = |given: &[Given]| format!("{:?}", given[0].law);
+        let fresh = law(&given);
+        let mut signals = tidegate_model::signals::Signals {
+            period: Nanos::from_millis(100),
+            ..Default::default()
+        };
+        signals.time.waiting = Some(tidegate_model::signals::Reading::fresh(7));
+        given[0].law.as_mut().unwrap().tick(&signals, ControlMode::Enforce);
+        let learned = law(&given);
+        assert_ne!(learned, fresh);
+        ["f1", "f2"].iter().for_each(|target| heard(&mut given[0], 1, target));
+        let (now, rate) = (Nanos::from_secs(1), Rate::per_second(60.0));
+        let mut out = Vec::new();
+        given[0].say((now, Nanos::SECOND), Some(rate), &mut out);
+        let told = given[0].states(now);
+        assert_eq!((out.len(), told[1].rate.is_some()), (2, true));
+
+        // One comes, one goes, one stays at another place.
+        let mut given = follow(&config(&["f0", "f2"]), given);
+        assert_eq!(law(&given), learned);
+        let states = given[0].states(now);
+        let of = |at: usize| (states[at].peer.as_str(), states[at].offered, states[at].rate);
+        assert_eq!((of(0), of(1)), (("f0", 0, None), ("f2", 40, told[1].rate)));
+        out.clear();
+        given[0].say((now + Nanos::from_millis(10), Nanos::SECOND), None, &mut out);
+        assert_eq!(out.len(), 1, "the new one is told at once, the other one at its time: {out:?}");
+        assert!(given[0].states(now)[0].rate.is_some(), "the limit goes on");
+
+        // All are others: nobody is there whose refusals would end the limit.
+        let mut given = follow(&config(&["f3"]), given);
+        assert_eq!(law(&given), learned, "it is the service's");
+        given[0].say((now + Nanos::SECOND, Nanos::SECOND), None, &mut out);
+        assert_eq!(given[0].states(now)[0].rate, None);
     }
 }

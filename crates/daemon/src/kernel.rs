@@ -30,8 +30,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use tidegate_bpf::policy::{DatagramLimit, MinRate, Params, Policy, Reason, SourceKey};
 use tidegate_bpf::{
-    Attached, Dataplane, Hook, HostMarks, Imported, ImportedHits, Plan, Router, ServiceParams,
-    Settings,
+    Attached, Dataplane, Hook, HostMarks, Imported, ImportedHits, Interface, Plan, Router,
+    ServiceParams, Settings,
 };
 use tidegate_config::{CLASS_DEFAULT, Config, PolicyConfig, ServiceConfig, Side};
 use tidegate_model::limits::{Limits, ServiceLimits};
@@ -121,7 +121,7 @@ impl Kernel {
             }
         }
         let measured = Measured::start(config, plan.interfaces(), &dataplane);
-        let marked = Marked::start(config, plan.interfaces(), &dataplane);
+        let marked = Marked::start(config, marked_at(config, &plan), &dataplane);
         let sees_answers = sees_answers(&dataplane);
         let (watch, sides) = (Watch::default(), Sides::default());
         let (services, listens) = (config.services.len(), listens(config));
@@ -276,10 +276,13 @@ impl Counters for Kernel {
         }
         let named = |reason: &str, count| ReasonCount { reason: reason.into(), count };
         let passed = self.dataplane.passed().map_err(failed)?;
+        let border = config.has_border().then(|| self.dataplane.cleared());
+        let cleared = border.transpose().map_err(failed)?;
         let losses = self.dataplane.table_losses().map_err(failed)?;
         Ok(Counted {
             services,
             passed: passed.into_iter().map(|p| named(p.reason.name(), p.count)).collect(),
+            cleared,
             table_losses: vec![
                 named("handshakes", losses.handshakes),
                 named("connections", losses.connections),
@@ -357,7 +360,7 @@ impl Lifecycle for Kernel {
         self.dataplane.apply(&plan).map_err(failed)?;
         self.above = above;
         self.measured.apply(config, plan.interfaces(), &self.dataplane);
-        self.marked.apply(config, plan.interfaces(), &self.dataplane);
+        self.marked.apply(config, marked_at(config, &plan), &self.dataplane);
         self.sees_answers = sees_answers(&self.dataplane);
         self.services = config.services.len();
         self.listens = listens(config);
@@ -471,6 +474,13 @@ pub(crate) fn plan(config: &Config) -> Plan {
         });
     }
     Plan { settings: settings(&config), config }
+}
+
+/// Where packets are marked: where hooks are, and at interfaces to servers.
+fn marked_at(config: &Config, plan: &Plan) -> Vec<Interface> {
+    let mut to_servers = plan.clone();
+    to_servers.config.interfaces = config.links().cloned().collect();
+    [plan.interfaces(), to_servers.interfaces()].concat()
 }
 
 fn settings(config: &Config) -> Settings {

@@ -21,6 +21,8 @@ pub(crate) struct Links {
 struct Link {
     name: String,
     watch: LinkWatch,
+    /// Of the interface, where it was seen in the last round.
+    number: Option<u32>,
     problem: String,
 }
 
@@ -35,6 +37,7 @@ impl Links {
                 None => Link {
                     name: wanted.name.clone(),
                     watch: LinkWatch::default(),
+                    number: None,
                     problem: String::new(),
                 },
             });
@@ -57,6 +60,7 @@ impl Links {
         for link in &mut self.links {
             let seen =
                 uses.as_ref().map(|uses| uses.iter().find(|seen| seen.interface == link.name));
+            link.number = seen.as_ref().ok().and_then(|seen| seen.map(|seen| seen.identity.0));
             let (turn, problem) = match seen {
                 Err(why) => (link.watch.unseen(now), why.clone()),
                 Ok(None) => (link.watch.unseen(now), "there is no such interface".into()),
@@ -76,6 +80,12 @@ impl Links {
     pub(crate) fn episode(&self) -> Option<u32> {
         let any = self.links.iter().any(|link| link.watch.is_congested());
         any.then(|| self.links.iter().map(|link| link.watch.episodes()).sum())
+    }
+
+    /// Numbers of the interfaces that are.
+    pub(crate) fn congested(&self) -> Vec<u32> {
+        let links = self.links.iter().filter(|link| link.watch.is_congested());
+        links.filter_map(|link| link.number).collect()
     }
 
     /// For people.

@@ -641,6 +641,7 @@ impl Owner {
             links: self.remote.links.states(now),
             services: services.collect(),
             passed: self.counts.passed.clone(),
+            cleared: self.counts.cleared,
             table_losses: self.counts.table_losses.clone(),
             warnings: self.warnings.sentences(now),
             peers,

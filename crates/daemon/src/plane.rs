@@ -43,6 +43,8 @@ pub struct Counted {
     pub services: Vec<Vec<VerdictCount>>,
     /// Packets that passed untouched, by reason.
     pub passed: Vec<ReasonCount>,
+    /// Packets whose marks a border has cleared; `None`: there is no border.
+    pub cleared: Option<u64>,
     /// What found no room in the tables of connections, by the key of its table in the configuration.
     pub table_losses: Vec<ReasonCount>,
     /// What a router measures; `None`: nothing.

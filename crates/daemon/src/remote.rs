@@ -11,7 +11,7 @@ use crate::given::{self, Given};
 use crate::links::Links;
 use crate::plane::{Said, Senses};
 use crate::pushback::Pushback;
-use crate::remote_requests::RemoteRequests;
+use crate::remote_requests::{RemoteRequests, without_remote};
 use crate::remote_sums::RemoteSums;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -180,7 +180,7 @@ impl Remote {
             !only_shown(service) && counts.is_some_and(|c| c.value.refused > 0 && c.age <= FRESH)
         };
         let overloaded = !released && config.services.iter().zip(sensed).any(refuses);
-        HostMarks { congested: self.links.episode().is_some(), overloaded }
+        HostMarks { congested: self.links.congested(), overloaded }
     }
 
     /// Servers have said by marks that they are overloaded: at most a notice is sent sooner. Only those count whose
@@ -287,8 +287,11 @@ impl Remote {
     /// The signals of a service without what limits of peers have refused: that is no sign of an overload of this
     /// host's. `None`: they have refused nothing.
     pub(crate) fn apart(&self, index: usize, signals: &Signals) -> Option<Signals> {
-        let whole = self.holds(index);
-        let mut apart = whole.then(|| controllers::without_refused(signals));
+        // Of connections one bucket has the tighter rate of both.
+        let mut apart = match self.binds.contains(&index) {
+            true => Some(controllers::without_refused(signals)),
+            false => without_remote(signals),
+        };
         if self.requests.holds_bucket(index) {
             self.requests.leave_out(index, apart.get_or_insert_with(|| signals.clone()));
         }

@@ -13,7 +13,7 @@ use tidegate_config::{BucketConfig, Config};
 use tidegate_control::fleet::remote::{Flow, Grant, InForce, Inbound, Part, Protected};
 use tidegate_model::limits::{BucketLimits, RequestLimit, ServiceLimits, Why};
 use tidegate_model::remote::{Form, Unit};
-use tidegate_model::signals::{BucketCounts, Signals};
+use tidegate_model::signals::{BucketCounts, Counts, Reading, Signals};
 use tidegate_model::{Mode, RANKS};
 use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
@@ -102,20 +102,17 @@ impl RemoteRequests {
         let service = config.services.get(place.service)?;
         let signals = &sensed.get(place.service)?.signals;
         let shown = released || only_shown(service);
-        let (offered, passed, refused, shadow) = match place.bucket {
-            None => {
-                let counts = signals.balance.counts?.value;
-                (counts.offered, counts.admitted, counts.refused, shown)
-            }
-            Some(bucket) => {
-                let counts = signals.buckets.get(bucket)?.counts?.value;
-                let mode = service.requests.as_ref()?.mode_within(service.mode);
-                let shadow = shown || mode == Mode::Shadow;
-                let [offered, refused] = [counts.offered, counts.refused].map(sum);
-                let passed = if shadow { offered } else { offered.saturating_sub(refused) };
-                (offered, passed, refused, shadow)
-            }
+        let Some(bucket) = place.bucket else {
+            let Counts { offered, admitted: passed, refused_remote, .. } =
+                signals.balance.counts?.value;
+            let refused = refused_remote.unwrap_or_default();
+            return Some(Flow { offered, passed, refused, shadow: shown });
         };
+        let counts = signals.buckets.get(bucket)?.counts?.value;
+        let mode = service.requests.as_ref()?.mode_within(service.mode);
+        let shadow = shown || mode == Mode::Shadow;
+        let [offered, refused] = [counts.offered, counts.refused].map(sum);
+        let passed = if shadow { offered } else { offered.saturating_sub(refused) };
         let rate = self.in_force.get(at).copied().flatten().map(|limit| limit.rate);
         let most = left_out(offered, rate, period);
         let refused = if self.binds.contains(&at) { refused.min(most) } else { 0 };
@@ -163,6 +160,7 @@ impl RemoteRequests {
     }
 
     /// Leaves out of the signals of a service what limits of peers have refused of its buckets.
+    /// There the tighter of two limits holds, so all that was refused is the peer's.
     pub(crate) fn leave_out(&self, service: usize, signals: &mut Signals) {
         let own = self.bound().filter(|place| place.service == service);
         for bucket in own.filter_map(|place| place.bucket) {
@@ -190,6 +188,20 @@ impl RemoteRequests {
 
 fn sum(by_rank: [u64; RANKS]) -> u64 {
     by_rank.iter().fold(0, |sum: u64, count| sum.saturating_add(*count))
+}
+
+/// The signals of a service without what a limit of a peer on all its requests has refused; `None`: nothing.
+/// What its own limits refused beside that stays, and its controller sees it.
+pub(crate) fn without_remote(signals: &Signals) -> Option<Signals> {
+    let remote = signals.balance.counts?.value.refused_remote.filter(|refused| *refused > 0)?;
+    let mut signals = signals.clone();
+    if let Some(Reading { value: counts, .. }) = &mut signals.balance.counts {
+        // In shadow all passed, also those whom the limit would have refused.
+        counts.offered = counts.offered.saturating_sub(remote).max(counts.admitted);
+        counts.refused = counts.refused.saturating_sub(remote);
+        counts.refused_remote = Some(0);
+    }
+    Some(signals)
 }
 
 fn without_refused(counts: &mut BucketCounts) {
@@ -275,6 +287,27 @@ mod tests {
         assert_eq!((limits.rate.map(Rate::get), limits.reserve), (Some(30.0), [0, 1, 3]));
         assert!(tighter(&planned, &mut limits, &remote(20.0, Form::Gap)));
         assert_eq!((limits.burst, limits.reserve), (3, [0, 1, 2]), "the last rank, one at a time");
+    }
+
+    #[test]
+    fn what_a_service_refuses_beside_a_limit_of_a_peer_is_its_own() {
+        let of = |admitted, remote| {
+            let counts = Counts {
+                offered: 100,
+                admitted,
+                refused: 40,
+                refused_remote: remote,
+                ..Counts::default()
+            };
+            let mut signals = Signals::default();
+            signals.balance.counts = Some(Reading::fresh(counts));
+            let apart = without_remote(&signals)?.balance.counts?.value;
+            Some((apart.offered, apart.admitted, apart.refused))
+        };
+        assert_eq!(of(60, Some(30)), Some((70, 60, 10)));
+        assert_eq!(of(60, Some(40)), Some((60, 60, 0)));
+        assert_eq!(of(100, Some(30)), Some((100, 100, 10)), "in shadow");
+        assert_eq!((of(60, Some(0)), of(60, None)), (None, None), "all are its own");
     }
 
     #[test]

@@ -499,7 +499,7 @@ impl Gate {
     #[must_use]
     pub fn totals(&self, service: usize) -> Option<ServiceTotals> {
         let routing = self.routing();
-        routing.served(service).map(|served| served.service.totals(&served.buckets))
+        routing.served(service).map(|served| served.service.totals(&served.told, &served.buckets))
     }
 
     /// Whether requests of a service pass and nothing is reported of them: how many are in flight is

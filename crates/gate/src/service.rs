@@ -482,7 +482,8 @@ impl Service {
     }
 
     /// In the shape of the dataplane: each request is a connection with one exchange.
-    pub(crate) fn totals(&self, buckets: &[Arc<Bucket>]) -> ServiceTotals {
+    pub(crate) fn totals(&self, told: &Bucket, buckets: &[Arc<Bucket>]) -> ServiceTotals {
+        let refused_remote = Some(told.refused());
         // First what ends, then what begins: a difference never shows more ends than there were.
         let (first_byte, end) = (self.first_byte.read(), self.end.read());
         let (answered, lost) = (self.answered.get(), self.lost.get());
@@ -493,6 +494,7 @@ impl Service {
             offered: self.offered.get(),
             admitted,
             refused,
+            refused_remote,
             waiting: in_flight,
             open: in_flight,
             connections: ConnectionTotals {
@@ -583,6 +585,11 @@ impl Bucket {
     /// A request that passed could not be followed.
     pub(crate) fn untracked(&self) {
         self.ended.one();
+    }
+
+    /// Of all ranks.
+    fn refused(&self) -> u64 {
+        self.refused.iter().fold(0, |sum: u64, rank| sum.saturating_add(rank.get()))
     }
 
     fn totals(&self) -> BucketTotals {

@@ -253,6 +253,7 @@ fn since(now: &ServiceTotals, before: &ServiceTotals) -> (Time, Balance) {
         repeated: 0,
         admitted: now.admitted - before.admitted,
         refused: now.refused - before.refused,
+        refused_remote: None,
         completed: now.first_byte.count - before.first_byte.count,
         unknown: now.unknown - before.unknown,
         unseen: now.unseen - before.unseen,

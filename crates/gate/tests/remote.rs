@@ -50,12 +50,29 @@ fn all_limits_must_admit_and_none_loses_tokens_to_another() {
     assert_eq!(passed(&gate, 100, &ask("/search", BULK)), 100);
 }
 
+/// What the limit refuses, and what the service refuses beside it, are told apart.
+#[test]
+fn refusals_of_the_remote_limit_are_counted_by_themselves() {
+    let counted = |gate: &Gate| {
+        let totals = gate.totals(0).unwrap();
+        (totals.admitted, totals.refused, totals.refused_remote)
+    };
+    let limits = ServiceLimits { waiting_max: Some(20), ..told(burst(50)) };
+    let (gate, config) = gate("enforce", &limits);
+    assert_eq!(passed(&gate, 100, &ask("/", GOLD)), 20);
+    assert_eq!(counted(&gate), (20, 80, Some(0)), "all were refused by the limit in flight");
+    assert!(gate.set_limits(&config, &[told(burst(50))]).is_empty());
+    assert_eq!(passed(&gate, 100, &ask("/", GOLD)), 30);
+    assert_eq!(counted(&gate), (50, 150, Some(70)));
+}
+
 #[test]
 fn in_shadow_and_outside_a_canary_it_is_only_counted() {
     let (gate, _) = gate("shadow", &told(burst(1)));
     assert_eq!(passed(&gate, 10, &ask("/", BULK)), 10);
     let totals = gate.totals(0).unwrap();
-    assert_eq!((totals.admitted, totals.refused), (10, 9), "one had the token");
+    let counts = (totals.admitted, totals.refused, totals.refused_remote);
+    assert_eq!(counts, (10, 9, Some(9)), "one had the token");
     gate.set_mode(0, Mode::Enforce, Canary::default());
     assert_eq!(passed(&gate, 10, &ask("/", BULK)), 0);
     gate.set_mode(0, Mode::Shadow, Canary::default());

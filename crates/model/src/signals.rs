@@ -204,6 +204,9 @@ pub struct Counts {
     pub admitted: u64,
     /// Refused, by drop or reject (in shadow mode: what would have been).
     pub refused: u64,
+    /// Of these, those that a remote limit on requests has refused; `None`: they are not told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_remote: Option<u64>,
     /// Exchanges completed: first bytes of responses to admitted work.
     pub completed: u64,
     /// Exchanges that completed beside these, and whose time cannot be told from the packets: slow

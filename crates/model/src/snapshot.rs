@@ -52,6 +52,9 @@ pub struct Snapshot {
     pub services: Vec<ServiceState>,
     /// Packets that passed untouched, by reason.
     pub passed: Vec<ReasonCount>,
+    /// Packets whose marks a border has cleared; `None`: there is no border.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleared: Option<u64>,
     /// What found no room in the dataplane's tables, by table, since its state was made.
     #[serde(default)]
     pub table_losses: Vec<ReasonCount>,

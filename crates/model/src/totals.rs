@@ -22,6 +22,9 @@ pub struct ServiceTotals {
     pub admitted: u64,
     /// Verdict drop or reject, executed or (in shadow) not.
     pub refused: u64,
+    /// Of the refused, those that a remote limit on requests has refused; `None`: they are not told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_remote: Option<u64>,
     /// Exchanges in flight now: connections whose client has sent something that the server has not
     /// responded to yet. A connection whose client is silent is not among them.
     pub waiting: u64,

@@ -3,9 +3,11 @@
 
 use tidegate_units::Nanos;
 
-/// Messages per second for each service that is granted: twice what is sent at the shortest
-/// interval between two reports.
-const PER_SERVICE: f64 = 20.0;
+/// Messages per second for each service that may be reported and for each limit that may be told: twice what is
+/// sent at the shortest interval between two reports.
+const PER_SUBJECT: f64 = 20.0;
+/// More of them give no larger budget.
+pub(crate) const SUBJECTS_MAX: usize = 256;
 /// Messages per second besides.
 const BESIDES: f64 = 10.0;
 /// Seconds of that which may come at once.
@@ -37,13 +39,18 @@ pub(crate) enum Allowance {
 }
 
 impl Quota {
-    /// The full budget of a peer with so many services.
-    pub(crate) fn new(services: usize, now: Nanos) -> Self {
-        let rate = PER_SERVICE * services as f64 + BESIDES;
+    /// The full budget of a peer that may speak of so many services and limits.
+    pub(crate) fn new(subjects: usize, now: Nanos) -> Self {
+        let rate = rate(subjects);
         let messages = rate * BURST_SECONDS;
         // One message of full length must fit, however small the budget.
         let bytes = messages * BYTES_PER_MESSAGE + crate::frame::BODY_MAX as f64;
         Self { rate, messages, bytes, at: now, strikes: 0 }
+    }
+
+    /// The configuration allows so many from now on.
+    pub(crate) fn follow(&mut self, subjects: usize) {
+        self.rate = rate(subjects);
     }
 
     /// Charges one message of `bytes`.
@@ -66,6 +73,10 @@ impl Quota {
     }
 }
 
+fn rate(subjects: usize) -> f64 {
+    PER_SUBJECT * subjects.min(SUBJECTS_MAX) as f64 + BESIDES
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +94,29 @@ mod tests {
         assert_eq!(within, 90, "three seconds of 30 messages");
         assert_eq!(verdicts[90 + STRIKES_MAX as usize - 1], Allowance::Above);
         assert_eq!(verdicts[90 + STRIKES_MAX as usize], Allowance::Flood);
+    }
+
+    /// Each of so many limits falls all the time, and is told at the shortest interval.
+    #[test]
+    fn limits_that_all_fall_fit_and_the_budget_is_bounded() {
+        for subjects in [1, 6, SUBJECTS_MAX] {
+            let mut quota = Quota::new(subjects, Nanos::ZERO);
+            let round = |at| Nanos::from_millis(60 * at);
+            let charge = |at| (0..subjects).map(move |_| round(at));
+            let above = (0..500).flat_map(charge);
+            let above = above.filter(|now| quota.charge(*now, 80) != Allowance::Within).count();
+            assert_eq!(above, 0, "{subjects}");
+        }
+        let mut quota = Quota::new(usize::MAX, Nanos::ZERO);
+        let within = (0..100_000).filter(|_| quota.charge(Nanos::ZERO, 80) == Allowance::Within);
+        assert_eq!(within.count(), (20 * SUBJECTS_MAX + 10) * 3, "three seconds of it");
+        // Another configuration holds at once.
+        let mut quota = Quota::new(1, Nanos::ZERO);
+        quota.follow(6);
+        quota.charge(Nanos::from_secs(10), 80);
+        let within =
+            (0..1_000).filter(|_| quota.charge(Nanos::from_secs(10), 80) == Allowance::Within);
+        assert_eq!(within.count(), 130 * 3 - 1);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Session {
         now: Nanos,
     ) -> Result<Self, Refusal> {
         let why = Refusal::UnknownPeer;
-        let Some(services) = table.granted(&identity) else {
+        let Some(subjects) = table.granted(&identity) else {
             table.refuse(None, why, &format!("{identity} is not among the configured peers"));
             return Err(why);
         };
@@ -85,7 +85,7 @@ impl Session {
                 return Err(why);
             }
         };
-        let quota = Quota::new(services, now);
+        let quota = Quota::new(subjects, now);
         let version = VERSION;
         table.speaks(&identity, version);
         let (begun, heard, answered) = (now, now, None);
@@ -134,6 +134,9 @@ impl Session {
 
     /// Charges a message before it is looked at.
     pub fn charge(&mut self, table: &mut Table, now: Nanos, bytes: usize) -> Option<Step> {
+        if let Some(subjects) = table.granted(&self.identity) {
+            self.quota.follow(subjects);
+        }
         match self.quota.charge(now, bytes) {
             Allowance::Within => None,
             Allowance::Above => {

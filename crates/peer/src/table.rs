@@ -36,6 +36,9 @@ pub struct Grant {
     pub limits: Vec<Scope>,
     /// What it owns and may limit with signed limits only, while this host is congested.
     pub when_congested: Vec<Scope>,
+    /// How many limits of these scopes this host can hold at once: of connections, of requests and of datagrams, and
+    /// of each request bucket.
+    pub targets: usize,
 }
 
 /// Sessions that a peer may begin at once, and per second: it reconnects with a growing pause.
@@ -73,6 +76,7 @@ struct Peer {
     services: BTreeMap<String, Option<Told>>,
     scopes: Vec<Scope>,
     when_congested: Vec<Scope>,
+    targets: usize,
     /// The last limit of each scope and unit that nobody has taken out yet.
     inbox: BTreeMap<(Scope, Unit), ReceivedLimit>,
     /// Limits for this host while it is congested.
@@ -136,6 +140,7 @@ impl Peer {
             services: grant.services.iter().map(|service| (service.clone(), None)).collect(),
             scopes: grant.limits.clone(),
             when_congested: grant.when_congested.clone(),
+            targets: grant.targets,
             inbox: BTreeMap::new(),
             pushed: Inbox::default(),
             destinations: Destinations::default(),
@@ -178,6 +183,7 @@ impl Table {
                     services,
                     scopes: peer.scopes,
                     when_congested: peer.when_congested,
+                    targets: peer.targets,
                     inbox: BTreeMap::new(),
                     pushed,
                     ..Peer { services: BTreeMap::new(), ..before }
@@ -213,13 +219,13 @@ impl Table {
         self.today_s = today_s;
     }
 
-    /// How many services a peer may report and scopes it may limit; `None` if no such peer may begin a session.
+    /// How many services a peer may report and limits it may tell; `None` if no such peer may begin a session.
     #[must_use]
     pub fn granted(&self, identity: &SpiffeId) -> Option<usize> {
         let scopes = |peer: &Peer| peer.scopes.len() + peer.when_congested.len();
         let router = self.granted_as_router(identity);
         let peer = self.peers.get(identity).filter(|_| !self.is_by_bus(identity))?;
-        Some(peer.services.len() + scopes(peer) + router)
+        Some(peer.services.len() + scopes(peer).max(peer.targets) + router)
     }
 
     /// Whether this peer may report this service.

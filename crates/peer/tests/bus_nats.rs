@@ -102,6 +102,7 @@ impl Router {
             services: Vec::new(),
             limits: Vec::new(),
             when_congested: Vec::new(),
+            targets: 0,
         };
         let node = Node::start(Arc::new(MonotonicClock)).unwrap();
         let config = NodeConfig {

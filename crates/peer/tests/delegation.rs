@@ -102,6 +102,7 @@ impl World {
             services: vec!["shop".into()],
             limits: Vec::new(),
             when_congested: vec![SCOPE.parse().unwrap()],
+            targets: 0,
         };
         let delegation = DelegationFiles {
             operator: Some(self.file("operator.pub")),

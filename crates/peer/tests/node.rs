@@ -42,6 +42,7 @@ fn front_config(files: Files, address: SocketAddr) -> NodeConfig {
         services: vec!["shop".into()],
         limits: vec!["192.0.2.0/24:80".parse().unwrap()],
         when_congested: Vec::new(),
+        targets: 0,
     };
     let grants = vec![grant("b1"), grant("b2")];
     let (targets, delegation) = (Vec::new(), DelegationFiles::default());

@@ -70,6 +70,7 @@ impl World {
             services: vec!["shop".into()],
             limits: vec!["192.0.2.128/25:80".parse().unwrap()],
             when_congested: scopes.iter().map(|scope| scope.parse().unwrap()).collect(),
+            targets: 0,
         };
         let b1 = own("b1", &["192.0.2.0/29:80", "192.0.2.32/29:80"]);
         let mut table = Table::new(&[b1, own("b2", &["192.0.2.12:80"])]);

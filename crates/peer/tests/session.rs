@@ -26,6 +26,7 @@ fn grants() -> Vec<Grant> {
         services: services.iter().map(|s| (*s).to_owned()).collect(),
         limits: services.iter().map(|s| s.parse().unwrap()).collect(),
         when_congested: Vec::new(),
+        targets: 0,
     };
     vec![grant("b1", &["shop", "api"]), grant("b2", &["shop"])]
 }
@@ -148,6 +149,27 @@ fn a_peer_reports_only_what_it_may() {
     let good = pair.frame(ms(20), "shop", ms(500));
     assert_eq!(pair.session.receive(&mut table, ms(20), good), Step::Go, "the session goes on");
     assert!(table.backend(ms(20), "b2", "shop").valid);
+}
+
+/// A peer that owns a service tells one limit of each of its buckets, and each may fall all the time.
+#[test]
+fn the_quota_counts_each_limit_that_the_configuration_allows() {
+    let grant = |targets| {
+        let mut grants = grants();
+        grants.iter_mut().for_each(|grant| grant.targets = targets);
+        grants
+    };
+    let mut table = Table::new(&grant(0));
+    let mut session = Session::begin(&mut table, id("b2"), 9, ms(0)).unwrap();
+    let mut refused = |table: &mut Table, from: u64| {
+        let rounds = (0..600).flat_map(|round| [from + 60 * round; 6]);
+        let above = rounds.filter(|at| session.charge(table, ms(*at), 80) == Some(Step::Go));
+        above.count()
+    };
+    let few = refused(&mut table, 0);
+    assert!(few > 1_000, "{few}: of one service");
+    table.follow(&grant(6));
+    assert_eq!(refused(&mut table, 60_000), 0, "at once, also in a session that goes on");
 }
 
 #[test]

@@ -128,6 +128,10 @@ fn counts(now: &ServiceTotals, before: &ServiceTotals) -> Option<Counts> {
         repeated: now.repeated.checked_sub(before.repeated)?,
         admitted: now.admitted.checked_sub(before.admitted)?,
         refused: now.refused.checked_sub(before.refused)?,
+        refused_remote: now
+            .refused_remote
+            .zip(before.refused_remote)
+            .map(|(now, before)| now.saturating_sub(before)),
         completed: now.first_byte.count.checked_sub(before.first_byte.count)?,
         unknown: now.unknown.saturating_sub(before.unknown),
         // a reload may count on from elsewhere

@@ -249,6 +249,17 @@ const SERVICES: &[Metric] = &[
         },
     ),
     counter(
+        "dataplane_cleared",
+        "packets",
+        "Packets from outside whose marks of NetDraino were cleared at a border. Absent without one.",
+        &[],
+        |s, out| {
+            if let Some(cleared) = s.cleared {
+                out(&[], cleared.into());
+            }
+        },
+    ),
+    counter(
         "dataplane_table_losses",
         "connections",
         "Connections that found no room in a table, or lost it (handshakes: young notes of SYNs that were overwritten). They pass, and are missing in the signals; make the table larger.",

@@ -9,6 +9,7 @@ mod common;
 
 use common::authority::Authority;
 use common::gate::{self, NOBODY, free_port};
+use common::relay::Relay;
 use common::{run, wait_for};
 use std::fs;
 use std::io::{Read, Write};
@@ -221,6 +222,15 @@ fn the_kill_switch_outlives_the_process() {
 
 /// A gateway, and a server behind another one that tells it its limit, with these keys.
 fn pair(dir: &tempfile::TempDir, front: &str, limit: &str) -> (Host, Host) {
+    pair_by(dir, (front, limit), |peers| peers)
+}
+
+/// The same; the server calls at another address than that at which the gateway listens.
+fn pair_by(
+    dir: &tempfile::TempDir,
+    (front, limit): (&str, &str),
+    called: impl FnOnce(SocketAddr) -> SocketAddr,
+) -> (Host, Host) {
     let authority = Authority::new(dir.path());
     for host in ["front", "back"] {
         authority.sign(dir.path(), host, host);
@@ -240,8 +250,9 @@ fn pair(dir: &tempfile::TempDir, front: &str, limit: &str) -> (Host, Host) {
          limits: [shop]}}\n"
     );
     let front = Host::with(dir, "front", front, &cluster("front", &grants));
+    let called = called(peers);
     let reports = format!(
-        "  report_to:\n    front: {{address: \"{peers}\", identity: spiffe://example.org/front, \
+        "  report_to:\n    front: {{address: \"{called}\", identity: spiffe://example.org/front, \
          services: [shop], limits: [{{service: shop, scope: shop{limit}}}]}}\n"
     );
     let control = format!("{{name: fixed, rate: {LIMIT}}}");
@@ -271,6 +282,81 @@ fn a_gateway_enforces_the_limit_of_a_server() {
     wait_for("without the server it opens", || {
         front.requests(5);
         front.service().limits.rate.is_none().then_some(())
+    });
+}
+
+/// A gateway with a limit in force that comes by a relay.
+fn relayed(dir: &tempfile::TempDir) -> (Host, Host, Relay) {
+    let mut relay = None;
+    let called = |peers| relay.insert(Relay::new(peers)).at;
+    let (front, back) = pair_by(dir, ("mode: enforce, control: {min_rate: 5}", ""), called);
+    wait_for("the limit is in force", || {
+        front.requests(5);
+        (front.remote()?.rate == Some(Rate::per_second(LIMIT))).then_some(())
+    });
+    (front, back, relay.unwrap())
+}
+
+/// How long a limit is valid, where nothing is said.
+const VALIDITY: Nanos = Nanos::from_millis(500);
+/// Steps in which it opens.
+const STEPS: u64 = 8;
+
+/// The bounds of issue 20 for a link that is cut, over a session of two daemons: the first step comes within the validity and a second
+/// after the last message, all is open eight validities later, and it never falls meanwhile.
+#[test]
+fn a_limit_opens_in_steps_and_in_time_when_the_link_is_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let (front, _back, relay) = relayed(&dir);
+    relay.cut(true);
+    let clock = MonotonicClock;
+    let (mut sequence, mut told, mut first, mut rate) = (0, clock.now(), None, LIMIT);
+    let open = wait_for("it is open", || {
+        front.requests(1);
+        let state = front.remote()?;
+        let now = clock.now();
+        if state.sequence != sequence {
+            (sequence, told) = (state.sequence, now);
+        }
+        if state.steps > 0 {
+            first.get_or_insert(now);
+        }
+        let Some(is) = state.rate else { return Some(now) };
+        assert!(is.get() >= rate, "{is} after {rate}");
+        rate = is.get();
+        None
+    });
+    let (first, open) = (first.unwrap().since(told), open.since(told));
+    eprintln!("first step after {first}, open after {open}, at {rate}/s before");
+    assert!(first <= VALIDITY + Nanos::SECOND, "{first}");
+    assert!(open <= VALIDITY + Nanos::SECOND + Nanos(STEPS * VALIDITY.0), "{open}");
+    relay.cut(false);
+    wait_for("it is in force again", || {
+        front.requests(5);
+        (front.remote()?.rate == Some(Rate::per_second(LIMIT))).then_some(())
+    });
+}
+
+/// Whatever is said comes 5 s late, in the same session: after a gap of as long the limit holds as before.
+#[test]
+fn a_limit_that_is_told_late_holds_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let (front, back, relay) = relayed(&dir);
+    relay.late(Nanos::from_secs(5));
+    wait_for("nothing comes", || front.remote()?.rate.is_none().then_some(()));
+    wait_for("what was said late comes", || {
+        front.requests(5);
+        (front.remote()?.rate == Some(Rate::per_second(LIMIT))).then_some(())
+    });
+    let ends = MonotonicClock.now() + Nanos::from_secs(6);
+    while MonotonicClock.now() < ends {
+        front.requests(5);
+        let state = front.remote().unwrap();
+        assert_eq!((state.rate, state.steps), (Some(Rate::per_second(LIMIT)), 0), "{state:?}");
+    }
+    assert!(front.requests(200) < 150, "more than the rate is refused");
+    wait_for("the server hears what was refused", || {
+        back.remote().filter(|limit| limit.refused > 0)
     });
 }
 

@@ -77,6 +77,7 @@ fn marks_travel_inside_the_border_and_make_no_limit() {
     for host in ["c", "r", "s"] {
         assert_eq!(counted(star, host), [0, 0], "{host}: from outside, or without congestion");
     }
+    wait_for("the border says what it cleared", || router.snapshot()?.cleared.filter(|n| *n > 0));
     let link = router.snapshot().unwrap().links.remove(0);
     assert!(!link.congested && service(&router).remote.is_empty(), "{link:?}");
 

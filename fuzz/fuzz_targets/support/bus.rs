@@ -79,6 +79,7 @@ impl Router {
             services: Vec::new(),
             limits: Vec::new(),
             when_congested: Vec::new(),
+            targets: 0,
         };
         let mut table = Table::new(&[grant]);
         table.share_with(std::slice::from_ref(&other));

@@ -91,6 +91,7 @@ fn grants(services: &[&str]) -> Vec<Grant> {
         services: services.iter().map(|service| (*service).to_owned()).collect(),
         limits: services.iter().filter_map(|service| service.parse().ok()).collect(),
         when_congested: Vec::new(),
+        targets: 0,
     };
     vec![grant("b1", services), grant("b2", &["shop"])]
 }

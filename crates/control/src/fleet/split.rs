@@ -53,6 +53,7 @@ impl Part {
             repeated: self.of(counts.repeated),
             admitted: self.of(counts.admitted),
             refused: self.of(counts.refused),
+            refused_remote: counts.refused_remote.map(|refused| self.of(refused)),
             completed: self.of(counts.completed),
             unknown: self.of(counts.unknown),
             unseen: self.of(counts.unseen),

@@ -15,8 +15,12 @@ use tidegate_model::Fnv;
 use tidegate_model::router::HotSpotState;
 use tidegate_units::Nanos;
 
-/// Of one exchange in so many it is read how it begins.
+/// Of one connection in so many it is read how exchanges begin, once a second.
 const EVERY: u32 = 4;
+/// So many connections are known by the host that the first record of their TLS named, of each destination, and for so
+/// long after their last request.
+const TLS_MAX: usize = 4096;
+const TLS_FORGOTTEN: Nanos = Nanos::from_secs(60);
 /// Read at once, with each heartbeat: all that the kernel keeps.
 const READ_MAX: usize = 256;
 /// Counts are halved after so long, as those of handshakes are.
@@ -32,6 +36,8 @@ struct Counted {
     paths: HotSpots,
     /// What the keys of both lists stand for: a host, and a path of it.
     names: BTreeMap<u64, (String, String)>,
+    /// The host of a TLS connection, and when it asked last.
+    tls: BTreeMap<u64, (String, Nanos)>,
     faded: Nanos,
 }
 
@@ -76,14 +82,20 @@ impl Asked {
         }
         self.counted.values_mut().for_each(|one| one.fade(now));
         for request in router.requests(READ_MAX)? {
-            self.note(&request);
+            self.note(&request, now);
         }
         Ok(())
     }
 
-    fn note(&mut self, RouterRequest { place, payload }: &RouterRequest) {
+    fn note(&mut self, request: &RouterRequest, now: Nanos) {
+        let RouterRequest { place, connection, payload } = request;
         let Some(counted) = self.counted.get_mut(place) else { return };
-        counted.hit(Request::of(payload));
+        let seen = Request::of(payload);
+        let seen = match is_tls(payload) {
+            true => counted.in_tls(*connection, seen, now),
+            false => seen,
+        };
+        counted.hit(seen);
     }
 
     /// What most ask for at a destination.
@@ -100,7 +112,21 @@ impl Counted {
         self.faded = now;
         self.hosts.fade();
         self.paths.fade();
+        self.tls.retain(|_, (_, last)| now.since(*last) < TLS_FORGOTTEN);
         self.forget();
+    }
+
+    /// Only the first record of a connection names its host: later ones are about the same.
+    fn in_tls(&mut self, connection: u64, seen: Option<Request>, now: Nanos) -> Option<Request> {
+        if let Some(Request { host, .. }) = &seen {
+            if self.tls.len() < TLS_MAX || self.tls.contains_key(&connection) {
+                self.tls.insert(connection, (host.clone(), now));
+            }
+            return seen;
+        }
+        let (host, last) = self.tls.get_mut(&connection)?;
+        *last = now;
+        Some(Request { host: host.clone(), path: String::new() })
     }
 
     /// What shows nothing counts as well: else the rest would look like all.
@@ -151,6 +177,11 @@ impl Counted {
     }
 }
 
+/// A record of TLS 1.0 to 1.3.
+fn is_tls(payload: &[u8]) -> bool {
+    matches!(payload, [20..=24, 3, ..])
+}
+
 /// The key of a host, or of a path of it; not 0.
 fn key(host: &str, path: &str) -> u64 {
     let hash = Fnv::default().with(host.bytes()).with([b' ']).with(path.bytes());
@@ -161,7 +192,10 @@ fn key(host: &str, path: &str) -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may")]
 
+    use super::request::tests::hello;
     use super::*;
+
+    const NOW: Nanos = Nanos::from_secs(1);
 
     fn asked() -> Asked {
         Asked { wanted: true, counted: BTreeMap::from([(3, Counted::default())]) }
@@ -169,7 +203,7 @@ mod tests {
 
     fn get(host: &str, path: &str) -> RouterRequest {
         let payload = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes();
-        RouterRequest { place: 3, payload }
+        RouterRequest { place: 3, connection: 1, payload }
     }
 
     #[test]
@@ -177,13 +211,13 @@ mod tests {
         let mut asked = asked();
         for n in 0..100 {
             match n % 10 {
-                0..5 => asked.note(&get("shop.example", "/live?n=1")),
-                5..7 => asked.note(&get("shop.example", &format!("/item/{n}"))),
-                7 => asked.note(&get("other.example", "/")),
-                _ => asked.note(&RouterRequest { place: 3, payload: vec![0xff; 40] }),
+                0..5 => asked.note(&get("shop.example", "/live?n=1"), NOW),
+                5..7 => asked.note(&get("shop.example", &format!("/item/{n}")), NOW),
+                7 => asked.note(&get("other.example", "/"), NOW),
+                _ => asked.note(&RouterRequest { payload: vec![0xff; 40], ..get("", "") }, NOW),
             }
         }
-        asked.note(&RouterRequest { place: 9, ..get("nobody.example", "/") });
+        asked.note(&RouterRequest { place: 9, ..get("nobody.example", "/") }, NOW);
         let hot = asked.hot_spots(3);
         let text = |one: &HotSpotState| format!("{}{} {:.2}", one.host, one.path, one.share);
         let text: Vec<String> = hot.iter().map(text).collect();
@@ -202,9 +236,9 @@ mod tests {
     fn strangers_neither_hide_a_hot_spot_nor_fill_the_memory() {
         let mut asked = asked();
         for n in 0..20_000 {
-            asked.note(&get(&format!("h{n}.example"), &format!("/{n}")));
+            asked.note(&get(&format!("h{n}.example"), &format!("/{n}")), NOW);
             if n % 4 == 0 {
-                asked.note(&get("shop.example", "/live"));
+                asked.note(&get("shop.example", "/live"), NOW);
             }
         }
         let counted = &asked.counted[&3];
@@ -217,10 +251,40 @@ mod tests {
     #[test]
     fn what_is_asked_for_no_more_fades() {
         let mut asked = asked();
-        (0..100).for_each(|_| asked.note(&get("shop.example", "/live")));
+        (0..100).for_each(|_| asked.note(&get("shop.example", "/live"), NOW));
         assert_eq!(asked.hot_spots(3).len(), 2);
         let counted = asked.counted.get_mut(&3).unwrap();
         (1..=9).for_each(|n| counted.fade(Nanos::from_secs(10 * n)));
         assert!(asked.hot_spots(3).is_empty());
+    }
+
+    /// Inside TLS later requests show nothing: they are for the host that the first record named.
+    #[test]
+    fn requests_inside_tls_count_for_the_host_of_their_connection() {
+        let mut asked = asked();
+        let data = vec![23, 3, 3, 0, 2, 0xff, 0xff];
+        for connection in 0..10 {
+            let tls = |payload| RouterRequest { place: 3, connection, payload };
+            // Of two the beginning was not seen.
+            if connection < 8 {
+                asked.note(&tls(hello("shop.example")), NOW);
+            }
+            (0..9).for_each(|_| asked.note(&tls(data.clone()), NOW));
+        }
+        let hot = asked.hot_spots(3);
+        let text = |one: &HotSpotState| format!("{}{} {:.3}", one.host, one.path, one.share);
+        assert_eq!(hot.iter().map(text).collect::<Vec<_>>(), ["shop.example 0.816"], "80 of 98");
+        // Another connection of the same addresses says so itself.
+        let other = RouterRequest { place: 3, connection: 1, payload: hello("mail.example") };
+        asked.note(&other, NOW);
+        let counted = asked.counted.get_mut(&3).unwrap();
+        assert_eq!(counted.tls[&1].0, "mail.example");
+        for connection in 100..100 + 2 * TLS_MAX as u64 {
+            let seen = Request { host: "h".into(), path: String::new() };
+            counted.in_tls(connection, Some(seen), NOW);
+        }
+        assert_eq!(counted.tls.len(), TLS_MAX);
+        counted.fade(NOW + TLS_FORGOTTEN);
+        assert!(counted.tls.is_empty());
     }
 }

@@ -92,7 +92,7 @@ impl Marked {
             }
         }
         let Some(marks) = &mut self.marks else { return Vec::new() };
-        let done = marks.say(now, says).and_then(|()| marks.servers());
+        let done = marks.say(now, &says).and_then(|()| marks.servers());
         self.failed = done.as_ref().err().map(ToString::to_string);
         done.unwrap_or_default()
     }

@@ -108,9 +108,9 @@ fn marks_of_a_known_server_bring_a_notice_sooner_and_nothing_else() {
     mark(&world, [192, 0, 2, 11]);
     (0..20).for_each(|_| _ = sends(&mut world, 10));
     assert!(notices(&world).is_empty(), "no congestion, no notice");
-    assert!(!world.memory.lock().unwrap().says.congested);
+    assert!(world.memory.lock().unwrap().says.congested.is_empty());
     (0..35).for_each(|_| _ = sends(&mut world, 25));
-    assert!(world.memory.lock().unwrap().says.congested);
+    assert_eq!(world.memory.lock().unwrap().says.congested, [3], "its number");
     notices(&world);
     let last = (0..12).position(|_| {
         sends(&mut world, 25);

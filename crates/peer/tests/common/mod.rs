@@ -40,6 +40,7 @@ pub(crate) fn grant(identity: &SpiffeId) -> Grant {
         services: Vec::new(),
         limits: Vec::new(),
         when_congested: Vec::new(),
+        targets: 0,
     }
 }
 

@@ -61,6 +61,7 @@ pub(crate) fn signals() -> Signals {
                 repeated: 20,
                 admitted: 18,
                 refused: 42,
+                refused_remote: None,
                 completed: 18,
                 unknown: 3,
                 unseen: 2,
@@ -500,6 +501,7 @@ pub(crate) fn snapshot() -> Snapshot {
         links: links(),
         services: vec![shop(), watched, unknown],
         passed: vec![ReasonCount { reason: "not-service".into(), count: 12 }],
+        cleared: Some(12),
         table_losses: vec![ReasonCount { reason: "handshakes".into(), count: 3 }],
         warnings: vec!["the accept queue of silent cannot be read".into()],
         peers: vec![

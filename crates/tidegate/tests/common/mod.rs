@@ -10,6 +10,8 @@ pub(crate) mod flash;
 pub(crate) mod gate;
 pub(crate) mod http;
 pub(crate) mod proxied;
+pub(crate) mod nginx;
+pub(crate) mod relay;
 pub(crate) mod routed;
 pub(crate) mod routers;
 pub(crate) mod space;

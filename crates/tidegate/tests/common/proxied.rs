@@ -71,12 +71,17 @@ impl Proxy {
     /// Starts it in front of `back`.
     fn start(self, dir: &Path, reports: &str, front: SocketAddr, back: SocketAddr) -> Child {
         let path = |file: &str| dir.join(file).display().to_string();
-        let (shown, reports) = match reports.strip_prefix("unix:") {
-            Some(path) => ("/run/tidegate/edge.log", path),
-            None => ("127.0.0.1:9471", reports),
+        let (shown, reports) = match (self, reports.strip_prefix("unix:")) {
+            (Self::Haproxy, Some(path)) => ("127.0.0.1:9471", path),
+            (_, Some(path)) => ("/run/tidegate/edge.log", path),
+            (_, None) => ("127.0.0.1:9471", reports),
+        };
+        let asked = match self {
+            Self::Haproxy => ("127.0.0.1:9470", format!("unix@{}", path("edge.sock"))),
+            _ => ("/run/tidegate/edge.sock", path("edge.sock")),
         };
         let sockets = [
-            ("/run/tidegate/edge.sock", path("edge.sock")),
+            asked,
             (shown, reports.to_owned()),
             ("127.0.0.1:8080", back.to_string()),
         ];
@@ -120,23 +125,8 @@ impl Proxy {
     }
 
     fn nginx(dir: &Path, sockets: &[(&str, String)], front: SocketAddr) -> Child {
-        let listen = ("listen 80;", format!("listen {front};"));
-        let http = example("nginx.conf", &[sockets, &[listen]].concat());
-        let path = |file: &str| dir.join(file).display().to_string();
-        let conf = format!(
-            "user root;\nworker_processes 1;\npid {};\nerror_log {} warn;\nevents {{ worker_connections 4096; }}\nhttp {{\n\
-             client_body_temp_path {};\nproxy_temp_path {};\nfastcgi_temp_path {};\nuwsgi_temp_path {};\nscgi_temp_path {};\n{http}}}\n",
-            path("nginx.pid"),
-            path("error.log"),
-            path("t1"),
-            path("t2"),
-            path("t3"),
-            path("t4"),
-            path("t5"),
-        );
-        fs::write(dir.join("nginx.conf"), conf).unwrap();
         let mut nginx = Command::new("nginx");
-        nginx.args(["-g", "daemon off;", "-p"]).arg(dir).arg("-c").arg(dir.join("nginx.conf"));
+        nginx.args(super::nginx::arguments(dir, sockets, front));
         nginx.stderr(Stdio::null()).spawn().unwrap()
     }
 

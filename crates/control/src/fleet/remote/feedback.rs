@@ -79,6 +79,18 @@ impl Feedback {
         Self { floor: floor.get(), nodes, total: None, calm: None, unknown: None }
     }
 
+    /// The same for other nodes: each goes on from the place that it had, or begins. If none had one, all begin anew.
+    #[must_use]
+    pub fn with_nodes(self, places: &[Option<usize>]) -> Self {
+        let node = |at: usize| self.nodes.get(at).copied();
+        let nodes: Vec<Option<Node>> = places.iter().map(|at| at.and_then(node)).collect();
+        if nodes.iter().all(Option::is_none) {
+            return Self::new(places.len(), Rate::per_second(self.floor));
+        }
+        let nodes = nodes.into_iter().map(Option::unwrap_or_default).collect();
+        Self { nodes, ..self }
+    }
+
     /// The control nodes.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {

@@ -118,7 +118,7 @@ fn pair(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may")]
 
     use super::*;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     /// A ClientHello with a session id, two ciphers, an extension of GREASE, and the name.
-    fn hello(name: &str) -> Vec<u8> {
+    pub(in super::super) fn hello(name: &str) -> Vec<u8> {
         let length = |n: usize| (n as u16).to_be_bytes();
         let mut extensions: Vec<u8> = vec![0x0a, 0x0a, 0, 1, 0];
         extensions.extend([0, 0].iter().chain(&length(name.len() + 5)));

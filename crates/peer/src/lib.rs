@@ -38,6 +38,7 @@ pub mod notice;
 mod quota;
 mod refusal;
 pub mod report;
+mod said;
 pub mod session;
 pub mod table;
 pub mod tls;

@@ -8,9 +8,11 @@ use common::{Authority, id, wait_for};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Unit};
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
@@ -602,6 +604,44 @@ fn what_one_peer_does_wrong_concerns_nobody_else() {
     assert_eq!(b1.reports, 1);
     until_known(&front, &good, "b2", 6);
     assert_eq!(state(&front, "b2").epoch, epoch, "the other session never ended");
+}
+
+/// Connects from one address of loopback after the other, and says nothing.
+async fn strangers(address: SocketAddr, over: &AtomicBool) {
+    let mut open = VecDeque::new();
+    for n in 0_u32.. {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        let [.., high, low] = n.to_be_bytes();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 9, high, low), 0).into()).unwrap();
+        open.extend(socket.connect(address).await.ok());
+        if open.len() > 256 {
+            open.pop_front();
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn silent_strangers_do_not_keep_a_known_peer_out() {
+    let authority = Authority::new();
+    let address = free();
+    let front = node(front_config(authority.host("front"), address));
+    let back = node(back_config(authority.host("b1"), address));
+    until_known(&front, &back, "b1", 1);
+    let over = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&over);
+    let many = std::thread::spawn(move || runtime().block_on(strangers(address, &told)));
+    wait_for("most of them are refused", || {
+        (refused(&state(&front, "unknown"), "busy") > 500).then_some(())
+    });
+    drop(back);
+    let again = node(back_config(authority.host("b1"), address));
+    until_known(&front, &again, "b1", 2);
+    over.store(true, Ordering::Relaxed);
+    many.join().unwrap();
 }
 
 #[test]

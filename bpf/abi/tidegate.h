@@ -275,7 +275,9 @@ struct tg_flow_way {
 	 * owed before in this exchange. Otherwise: what it has owed so far.
 	 */
 	__u64 request_ns;
-	__u32 client_next;	/* after the first segment of the last turn */
+	/* after the first segment of the last turn, and what the server had of
+	 * its client when it responded */
+	__u32 client_next;
 	__u32 reply;		/* after the first byte of what the server said last */
 	__u16 exchanges;	/* that it had; no more than fit */
 	__u16 flight;		/* bytes of a record that may be a ticket */

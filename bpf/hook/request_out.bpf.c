@@ -77,7 +77,8 @@ static __always_inline void tg_answers_of(struct __sk_buff *skb,
 	__u64 now_ns;
 
 	if (!p->payload && !(p->flags & TG_TCP_FIN) &&
-	    !READ_ONCE(conn->request_left))
+	    !READ_ONCE(conn->request_left) &&
+	    !(READ_ONCE(conn->flags) & TG_CONN_EVADES))
 		return;
 	now_ns = bpf_ktime_get_ns();
 	tg_conn_touch(conn, now_ns);

@@ -95,7 +95,9 @@ static __always_inline int tg_import_never(void *rows, __u16 port)
 
 /*
  * What no rule may touch: what operators have exempted, and the sessions of the speaker.
- * A port counts whether a service listens there or not.
+ * It connects to its peers and listens for none: what comes to port 179, and a SYN
+ * that opens a connection, are of no session. A port counts whether a service listens
+ * there or not.
  */
 static __always_inline int
 tg_import_exempt(void *rows, const struct tg_packet *p, __u32 seen)
@@ -105,7 +107,8 @@ tg_import_exempt(void *rows, const struct tg_packet *p, __u32 seen)
 	if (seen & TG_SEEN_TCP && tg_import_never(rows, p->dport))
 		return 1;
 	if (seen & TG_SEEN_TCP &&
-	    (p->sport == TG_IMPORT_BGP || p->dport == TG_IMPORT_BGP) &&
+	    p->sport == TG_IMPORT_BGP &&
+	    (p->flags & (TG_TCP_SYN | TG_TCP_ACK)) != TG_TCP_SYN &&
 	    tg_import_is_peer(rows, p))
 		return 1;
 	if (tg_classification(&view) || view.released)

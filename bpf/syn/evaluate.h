@@ -302,7 +302,8 @@ tg_evaluate_unknown(TG_CONTEXT *ctx, const struct tg_packet *p,
 	gauge = view->table->service[service].gauge;
 	return tg_flow_open(fingerprint, gauge, syn_ns,
 			    tg_source_open(p, tg_source_key(p, gauge), gauge,
-					   bpf_ktime_get_ns()));
+					   bpf_ktime_get_ns()),
+			    p->seq);
 }
 
 /* A packet that is no SYN: 1 if it is late; else it passes, and is counted. */

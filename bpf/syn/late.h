@@ -50,7 +50,7 @@ static __always_inline int tg_late_again(const struct tg_flow *flow,
 	    tg_flow_idle(meta, bpf_ktime_get_coarse_ns()) < TG_FLOW_TOUCH)
 		return 0;
 	way = tg_flow_way(flow);
-	return way && (!tg_turn_says(p) || !(way->client & TG_CLIENT_SPOKE) ||
+	return way && (p->payload <= 1 || !(way->client & TG_CLIENT_SPOKE) ||
 		       (__s32)(p->seq - way->client_next) < 0);
 }
 

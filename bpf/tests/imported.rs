@@ -237,7 +237,9 @@ fn nothing_is_dropped_that_must_pass() {
         assert!(!is_dropped(v4().from4([203, 0, 113, 9]).udp(9, 53)), "a source");
         assert!(!is_dropped(v6().from6("2001:db8:9::1").udp(9, 53)), "a source of IPv6");
         assert!(!is_dropped(v4().from4(peer).tcp(179, 9)), "a session to a peer");
-        assert!(!is_dropped(v4().from4(peer).tcp(9, 179)), "a session of a peer");
+        assert!(!is_dropped(v4().from4(peer).tcp(179, 9).flags(SYN | ACK)), "its beginning");
+        assert!(is_dropped(v4().from4(peer).tcp(179, 9).flags(SYN)), "another beginning");
+        assert!(is_dropped(v4().from4(peer).tcp(9, 179)), "to a listener, and there is none");
         assert!(is_dropped(v4().from4(peer).udp(179, 9)), "no session");
         assert!(is_dropped(v4().from4([192, 0, 2, 2]).tcp(9, 179)), "of somebody else");
         assert!(!is_dropped(v6().from6("2001:db8::1").tcp(179, 9)), "a peer of IPv6");

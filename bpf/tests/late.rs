@@ -245,7 +245,7 @@ const CANARIES: [Canary; 24] = [
     (LATE_H, "&& sk->state != TG_STATE_REQUEST;", ";"),
     (LATE_H, "!= TG_TCP_ACK ||", "== 0xff ||"),
     (LATE_H, "bpf_ktime_get_coarse_ns()) < TG_FLOW_TOUCH)", "bpf_ktime_get_coarse_ns()) < 1)"),
-    (LATE_H, "return way && (!tg_turn_says(p) ||", "return way && (0 ||"),
+    (LATE_H, "return way && (p->payload <= 1 ||", "return way && (0 ||"),
     (LATE_H, "(__s32)(p->seq - way->client_next) < 0);", "1);"),
     (LATE_H, "copy == TG_COPY_IGNORED && ask->queue.known", "0 && ask->queue.known"),
     (LATE_H, "TG_LATE_UNSEEN_NS TG_COPY_NS", "TG_LATE_UNSEEN_NS (9 * TG_COPY_NS)"),

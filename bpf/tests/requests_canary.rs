@@ -67,8 +67,16 @@ const RESET: [Canary; 6] = [
     ("bpf/hook/sweep.bpf.c", "!(s->missed >> service & 1)", "1"),
 ];
 
-const EVADER: [Canary; 15] = [
+const EVADER: [Canary; 19] = [
     ("bpf/track/conn.h", "tg_ahead(p->ack, conn->server_next) > 0;", "1;"),
+    ("bpf/track/conn.h", "!tg_conn_probes(conn, p) &&", "p->payload > 1 &&"),
+    ("bpf/track/conn.h", "!tg_conn_probes(conn, p) &&", ""),
+    ("bpf/hook/request_out.bpf.c", "!(READ_ONCE(conn->flags) & TG_CONN_EVADES))", "1)"),
+    (
+        "bpf/track/exchange.h",
+        "\t\ttg_reply_has(conn, p->ack);\n\t\treturn;\n\t}\n\tr->step",
+        "\t\treturn;\n\t}\n\tr->step",
+    ),
     ("bpf/track/conn.h", "tg_conn_evades(conn, p->ack - 1)", "tg_conn_evades(conn, p->ack)"),
     ("bpf/track/conn.h", "conn->flags |= TG_CONN_EVADES;", ""),
     ("bpf/request/request.h", "TG_EVADED(AMBIGUOUS_PATH))", "0)"),

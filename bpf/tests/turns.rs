@@ -58,7 +58,7 @@ fn finished() -> Vec<u8> {
 fn a_silent_connection_waits_for_nothing_and_is_counted() {
     with(|mut d| {
         assert_eq!(what(d.wait_ms(5_000).ack()), (0, 1, 0, 0));
-        assert_eq!(what(d.ask(b"?")), (0, 1, 0, 0), "whether the server is there");
+        assert_eq!(what(d.probe()), (0, 1, 0, 0), "whether the server is there");
         let s = d.ask(GET);
         assert_eq!((what(s), who(s)), ((1, 0, 0, 0), (1, 0)));
         let s = d.wait_ms(30).say(OK);

@@ -14,7 +14,8 @@
  * the server that nobody asked for, an answer whose end cannot be told) makes a
  * connection OPAQUE: its requests cannot be told any more. Where that is the
  * client's doing (EVADES), each turn is evaluated as one: data from a client
- * that has acknowledged more of the server than at its last turn. A FIN or
+ * that has acknowledged more of the server than at its last turn. Of its bytes
+ * nothing is known but how many the server has acknowledged. A FIN or
  * RST of the server, a RST of the client that the stack believes, or 60 s without a
  * packet end it.
  *
@@ -409,6 +410,16 @@ static __always_inline void tg_conn_body(struct tg_conn *conn,
 	tg_conn_settle(conn);
 }
 
+/*
+ * Under the lock: 1: one byte that the server has: it asks whether the peer is there
+ * (RFC 1122, 4.2.3.6).
+ */
+static __always_inline int tg_conn_probes(const struct tg_conn *conn,
+					  const struct tg_packet *p)
+{
+	return p->payload == 1 && tg_ahead(p->seq + 1, conn->client_next) <= 0;
+}
+
 /* Under the lock: a segment of the client's that carries data. */
 static __always_inline void tg_conn_data(struct tg_conn *conn,
 					 const struct tg_packet *p,
@@ -423,8 +434,8 @@ static __always_inline void tg_conn_data(struct tg_conn *conn,
 		step->reason = conn->flags & TG_CONN_UNFRAMED ?
 				       TG_REASON_UNFRAMED :
 				       TG_REASON_OPAQUE;
-		/* one byte asks whether the peer is there */
-		step->turn = conn->flags & TG_CONN_EVADES && p->payload > 1 &&
+		step->turn = conn->flags & TG_CONN_EVADES &&
+			     !tg_conn_probes(conn, p) &&
 			     tg_ahead(p->ack, conn->server_next) > 0;
 	} else if (ahead < 0 &&
 		   tg_ahead(p->seq + p->payload, conn->client_next) <= 0) {

@@ -68,6 +68,14 @@ static __always_inline void tg_reply_more(struct tg_conn *conn,
 		tg_conn_answered(conn, &r->step);
 }
 
+/* Under the lock: what the server has of a client that evades. */
+static __always_inline void tg_reply_has(struct tg_conn *conn, __u32 ack)
+{
+	if (conn->phase == TG_CONN_OPAQUE && conn->flags & TG_CONN_EVADES &&
+	    tg_ahead(ack, conn->client_next) > 0)
+		conn->client_next = ack;
+}
+
 /* Under the lock: a packet of the server's. */
 static __always_inline void tg_reply_packet(struct tg_conn *conn,
 					    const struct tg_packet *p,
@@ -75,8 +83,10 @@ static __always_inline void tg_reply_packet(struct tg_conn *conn,
 {
 	__s32 ahead = tg_ahead(p->seq, conn->server_next);
 
-	if (conn->phase >= TG_CONN_OPAQUE)
+	if (conn->phase >= TG_CONN_OPAQUE) {
+		tg_reply_has(conn, p->ack);
 		return;
+	}
 	r->step.since_ns = conn->request_ns;
 	tg_conn_acked(&conn->client_next, &conn->request_left, p->ack);
 	tg_conn_settle(conn);
@@ -86,6 +96,7 @@ static __always_inline void tg_reply_packet(struct tg_conn *conn,
 	 */
 	if (!conn->request_left && tg_ahead(p->ack, conn->client_next) > 1) {
 		r->step.flight |= tg_conn_evades(conn, p->seq);
+		tg_reply_has(conn, p->ack);
 		return;
 	}
 	if (!p->payload ||

@@ -535,13 +535,13 @@ static __always_inline void tg_flow_opened(struct tg_gauges *gauges,
 }
 
 /*
- * A connection whose client receives what is sent to it, and the place of its
- * source. Where its request came before this was known (TCP Fast Open, a SYN-ACK
+ * A connection whose client receives what is sent to it, the place of its
+ * source, and where the segment that proves it begins. Where its request came before this was known (TCP Fast Open, a SYN-ACK
  * that was not seen) nobody has looked into it: any payload of the server's is the
  * response. Not static: the verifier looks at it once. Zero.
  */
 __noinline int tg_flow_open(__u64 fingerprint, __u32 gauge, __u64 syn_ns,
-			    __u32 place)
+			    __u32 place, __u32 client_next)
 {
 	__u64 asked = TG_FLOW_WAITING | TG_FLOW_ASKED | TG_FLOW_TURN |
 		      (__u64)TG_TALK_OTHER << TG_FLOW_TALK_SHIFT;
@@ -575,6 +575,7 @@ __noinline int tg_flow_open(__u64 fingerprint, __u32 gauge, __u64 syn_ns,
 	fresh = &times->way[way & TG_FLOW_WAY_MASK];
 	__builtin_memset(fresh, 0, sizeof(*fresh));
 	fresh->syn_ns = syn_ns;
+	fresh->client_next = client_next;
 	if (meta & TG_FLOW_ASKED)
 		fresh->request_ns = syn_ns;
 	tg_flow_opened(gauges, tg_flow_number(index, way), meta, place);

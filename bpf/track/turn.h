@@ -452,6 +452,8 @@ static __always_inline void tg_turn_spoke(struct tg_flow_way *way,
 {
 	way->reply = p->seq + 1;
 	way->server |= TG_SERVER_SPOKE;
+	if ((__s32)(p->ack - way->client_next) > 0)
+		way->client_next = p->ack;
 }
 
 /* 1: it was said before, and is sent again. */
@@ -534,11 +536,14 @@ static __always_inline void tg_turn_mistaken(const struct tg_flow *flow,
 	tg_turn_responded(flow, way, totals);
 }
 
-/* 1: bytes that are new, and that acknowledge what the server said last. */
+/*
+ * 1: bytes that are new, and that acknowledge what the server said last. One that
+ * is not new asks whether the peer is there (RFC 1122, 4.2.3.6).
+ */
 static __always_inline int tg_turn_fresh(const struct tg_flow_way *way,
 					 const struct tg_packet *p)
 {
-	if (way->client & TG_CLIENT_SPOKE &&
+	if ((way->client & TG_CLIENT_SPOKE || p->payload == 1) &&
 	    (__s32)(p->seq - way->client_next) < 0)
 		return 0;
 	return !(way->server & TG_SERVER_SPOKE) ||
@@ -612,36 +617,36 @@ static __always_inline void tg_turn_client(TG_CONTEXT *ctx,
 }
 
 /*
- * A payload while a request waits. A client that still sends it after a second is
- * slow, unless it only sends again what the server has not taken.
+ * 1: a payload while a request waits is more of it, or another one: not what the
+ * server has yet to take, once more. A byte somewhere behind that may ask whether the
+ * peer is there: then the same one comes again. Not static, as above.
  */
+__noinline int tg_turn_sends(struct tg_flow_way *way, const struct tg_packet *p)
+{
+	if (!way || !p || (__s32)(p->seq - way->client_next) < 0)
+		return 0;
+	if (p->payload == 1 && p->seq != way->client_next) {
+		way->client_next = p->seq + 1;
+		return 0;
+	}
+	way->client |= TG_CLIENT_SLOW;
+	return 1;
+}
+
+/* A payload while a request waits. A client that still sends it after a second is slow. */
 static __always_inline void tg_turn_more(const struct tg_flow *flow,
 					 const struct tg_packet *p,
 					 __u64 *meta)
 {
-	struct tg_flow_way *way;
-
 	/* HTTP/2 says other things meanwhile */
 	if (tg_flow_idle(*meta, bpf_ktime_get_coarse_ns()) < TG_FLOW_TOUCH ||
 	    *meta & TG_FLOW_H2 || tg_flow_talk(*meta) == TG_TALK_HTTP2)
 		return;
-	way = tg_flow_way(flow);
-	if (!way || (__s32)(p->seq - way->client_next) < 0)
-		return;
-	way->client |= TG_CLIENT_SLOW;
-	tg_turn_change(flow, meta, TG_FLOW_WAITING, TG_FLOW_SLOW);
+	if (tg_turn_sends(tg_flow_way(flow), p))
+		tg_turn_change(flow, meta, TG_FLOW_WAITING, TG_FLOW_SLOW);
 }
 
 /* ---- packets ---- */
-
-/*
- * 1: the client says something. One byte asks whether the peer is there (RFC 1122,
- * 4.2.3.6) or whether its window is open: no request is as short.
- */
-static __always_inline int tg_turn_says(const struct tg_packet *p)
-{
-	return p->payload > 1;
-}
 
 /* 1: what a client says is more of what the server owes a response to. */
 static __always_inline int tg_turn_owed(__u64 meta)
@@ -694,7 +699,7 @@ static __always_inline int tg_turn_in(TG_CONTEXT *ctx,
 			return 0;
 	} else if (unlikely(!(meta & TG_FLOW_TAKEN)) && tg_turn_owed(meta)) {
 		return 1;
-	} else if (tg_turn_says(p)) {
+	} else if (p->payload) {
 		if (!tg_turn_owed(meta))
 			tg_turn_client(ctx, flow, p, &meta);
 		else if (meta & TG_FLOW_TURN)
@@ -744,7 +749,7 @@ static __always_inline int tg_flow_ingress(TG_CONTEXT *ctx,
 	if (likely(!(p->flags & (TG_TCP_FIN | TG_TCP_RST)))) {
 		now_ns = bpf_ktime_get_coarse_ns();
 		if (likely(tg_flow_idle(meta, now_ns) < TG_FLOW_TOUCH) &&
-		    (!tg_turn_says(p) || tg_turn_owed(meta)))
+		    (!p->payload || tg_turn_owed(meta)))
 			return 0;
 	}
 	return tg_turn_in(ctx, flow, p, meta, reset);

@@ -39,10 +39,21 @@ fn first(talk: &mut Talk<'_>, data: &str) {
 }
 
 pub(super) fn all() -> Vec<Case> {
-    [refused(), admitted(), turns(), spared(), outside(), resets(), batches(), gaps(), honest()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        refused(),
+        admitted(),
+        turns(),
+        bytes(),
+        spared(),
+        outside(),
+        resets(),
+        batches(),
+        gaps(),
+        honest(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn refused() -> Vec<Case> {
@@ -193,6 +204,36 @@ fn turns() -> Vec<Case> {
                 Segment { ack: talk.server - 1, data, ..talk.client_segment(ACK | PSH, b"") };
             talk.client_says(lacks.clone());
             talk.note("dropped: it comes again").client_says(lacks);
+        }),
+    ]
+}
+
+/// A segment of one byte is data, unless the server has it.
+fn bytes() -> Vec<Case> {
+    let each = |name, play: fn(&mut Talk<'_>)| case(name, play).rules(FULL);
+    vec![
+        each("evader: a byte a segment", |talk| {
+            talk.open().asks("G").asks("E").asks("T /free HTTP/1.1\r\nHost: a\r\n\r\n");
+            talk.answers(&ok(5, 5));
+            then_empty(talk);
+            talk.asks("G");
+        }),
+        each("evader: probes of one byte are no turns, a byte behind them is one", |talk| {
+            talk.open().asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n").answers(&ok(5, 5));
+            then_empty(talk);
+            let probe = Segment { seq: talk.client - 1, ..talk.client_segment(ACK, b"\0") };
+            talk.client_says(probe.clone()).client_says(probe).asks("G");
+        }),
+        each("evader: a probe behind what the server has only acknowledged", |talk| {
+            talk.open().asks("GET /fr").asks("ee HTTP/1.1\r\nHost: a\r\n\r\n");
+            then_empty(talk);
+            let early = talk.server_segment(ACK | PSH, b"HTTP/1.1 100 Continue\r\n\r\n");
+            let early = Segment { ack: talk.client - 24, ..early };
+            talk.server += early.data.len() as u32;
+            let bare = talk.server_segment(ACK, b"");
+            talk.server_says(early).server_says(bare);
+            let probe = Segment { seq: talk.client - 1, ..talk.client_segment(ACK, b"\0") };
+            talk.client_says(probe);
         }),
     ]
 }

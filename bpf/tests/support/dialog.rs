@@ -115,6 +115,12 @@ impl<'a> Dialog<'a> {
         self.give(false, |p| p.seq(seq).flags(PSH).data(bytes))
     }
 
+    /// The client asks whether the server is there, with a byte that it has.
+    pub fn probe(&mut self) -> Signals {
+        let seq = self.client - 1;
+        self.give(false, |p| p.seq(seq).data(b"\0"))
+    }
+
     /// The server says this.
     pub fn say(&mut self, bytes: &[u8]) -> Signals {
         let signals = self.give(true, |p| p.flags(PSH).data(bytes));

@@ -36,7 +36,7 @@ const UNREACHABLE: [Unreachable; 5] = [
 ];
 
 /// Bugs about what begins an exchange, and when.
-const BEGINS: [Canary; 11] = [
+const BEGINS: [Canary; 14] = [
     (
         "bpf/track/turn.h",
         "    (__s32)(p->seq - way->client_next) < 0)\n\t\treturn 0;",
@@ -51,9 +51,16 @@ const BEGINS: [Canary; 11] = [
     ("bpf/track/turn.h", "TG_SAID_CONTROL || meta & TG_FLOW_TURN)", "TG_SAID_CONTROL)"),
     ("bpf/track/turn.h", "&meta, TG_FLOW_WAITING, 0);", "&meta, 0, 0);"),
     ("bpf/track/turn.h", "way->client |= TG_CLIENT_SLOW;", ""),
-    ("bpf/track/turn.h", "if (!way || (__s32)(p->seq - way->client_next) < 0)", "if (!way)"),
+    (
+        "bpf/track/turn.h",
+        "if (!way || !p || (__s32)(p->seq - way->client_next) < 0)",
+        "if (!way || !p)",
+    ),
     ("bpf/track/turn.h", "*meta & TG_FLOW_H2 || tg_flow_talk(*meta) == TG_TALK_HTTP2)", "0)"),
-    ("bpf/track/turn.h", "return p->payload > 1;", "return p->payload > 0;"),
+    ("bpf/track/turn.h", "(way->client & TG_CLIENT_SPOKE || p->payload == 1)", "(way->client & 1)"),
+    ("bpf/track/turn.h", "if ((__s32)(p->ack - way->client_next) > 0)", "if (0)"),
+    ("bpf/track/turn.h", "if (p->payload == 1 && p->seq != way->client_next) {", "if (0) {"),
+    ("bpf/track/turn.h", "p->payload == 1 && p->seq != way->client_next", "p->payload == 1"),
     ("bpf/track/turn.h", "way->request_ns = now_ns - owed_ns;", "way->request_ns = now_ns;"),
     ("bpf/track/turn.h", "set & TG_FLOW_ASKED && !(before & TG_FLOW_ASKED))", "1)"),
 ];
@@ -161,6 +168,7 @@ scenes![
     shapes::a_reset_that_the_stack_would_not_believe_changes_nothing,
     shapes::a_reset_that_the_stack_may_not_believe_ends_waiting_only,
     shapes::a_server_that_speaks_behind_its_handshake_is_counted,
+    shapes::segments_of_one_byte_are_data_and_probes_are_none,
     super::whatever_is_said_in_pieces_moves_gauges_by_one_at_most,
 ];
 

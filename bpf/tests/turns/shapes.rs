@@ -281,3 +281,34 @@ pub(super) fn a_server_that_speaks_behind_its_handshake_is_counted() {
         assert_eq!(what(d.say(&sealed(30))), (0, 0, 1, 1));
     });
 }
+
+#[test]
+pub(super) fn segments_of_one_byte_are_data_and_probes_are_none() {
+    with(|mut d| {
+        for n in 1..=3 {
+            assert_eq!(d.ask(b"G").waiting, 1, "exchange {n}");
+            for byte in &GET[1..] {
+                assert_eq!(d.ask(&[*byte]).waiting, 1);
+            }
+            assert_eq!(what(d.wait_ms(10).say(OK)), (0, 0, n, 0));
+        }
+    });
+    with(|mut d| {
+        d.ask(b"G");
+        assert_eq!(d.wait_ms(1_500).ask(b"E").waiting, 0, "the server waits for its client");
+    });
+    with(|mut d| {
+        d.ask(&GET[..9]);
+        d.ask(&GET[9..]);
+        for _ in 0..3 {
+            assert_eq!(d.wait_ms(1_500).probe().waiting, 1, "the client waits for its server");
+        }
+        assert_eq!(what(d.say(OK)), (0, 0, 1, 0));
+    });
+    with(|mut d| {
+        d.ask(b"?");
+        d.ask(b"what else");
+        d.say(b"nothing");
+        assert_eq!(d.wait_ms(9_000).probe().waiting, 0, "all of it has a response");
+    });
+}

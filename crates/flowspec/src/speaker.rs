@@ -171,8 +171,8 @@ pub struct Options {
     pub hold_time_s: u16,
     /// Without a sign of life from us for so long the keeper ends the speaker.
     pub lease: Nanos,
-    /// Ask for unicast routes as well: for import (GoBGP only).
-    pub receive: bool,
+    /// The neighbor whose FlowSpec and unicast routes are taken: for import (GoBGP only). Of the others nothing is.
+    pub receive: Option<IpAddr>,
 }
 
 impl Options {
@@ -189,7 +189,15 @@ impl Options {
             () if self.neighbors.len() > NEIGHBORS_MAX => "there are more than 16 neighbors",
             () if !self.neighbors.iter().all(families) => "both ends of a session have one family",
             () if self.own_as == 0 || self.neighbors.iter().any(|n| n.peer_as == 0) => "0 is no AS",
-            () if self.receive && self.kind != Kind::GoBgp => "only GoBGP tells what it receives",
+            () if self.receive.is_some() && self.kind != Kind::GoBgp => {
+                "only GoBGP tells what it receives"
+            }
+            () if self
+                .receive
+                .is_some_and(|from| !self.neighbors.iter().any(|n| n.address == from)) =>
+            {
+                "routes are taken of no neighbor"
+            }
             () if self.lease == Nanos::ZERO => "the lease is 0",
             () if !self.paths_are_plain() => {
                 "a path has a character that ExaBGP's configuration cannot hold"
@@ -606,7 +614,7 @@ mod tests {
             port: 179,
             hold_time_s: 9,
             lease: Nanos::from_secs(3),
-            receive: true,
+            receive: Some(IpAddr::from([10, 9, 0, 2])),
         }
     }
 
@@ -614,7 +622,7 @@ mod tests {
     fn every_bound_of_the_options_on_both_sides() {
         let six = IpAddr::from(std::net::Ipv6Addr::LOCALHOST);
         type Changed = fn(&mut Options, IpAddr);
-        let changes: [(&str, bool, Changed); 13] = [
+        let changes: [(&str, bool, Changed); 15] = [
             ("as it is", true, |_, _| ()),
             ("hold time 3", true, |o, _| o.hold_time_s = 3),
             ("hold time 2", false, |o, _| o.hold_time_s = 2),
@@ -626,6 +634,8 @@ mod tests {
             ("two families", false, |o, six| o.neighbors[0].local = six),
             ("AS 0", false, |o, _| o.neighbors[0].peer_as = 0),
             ("import by ExaBGP", false, |o, _| o.kind = Kind::ExaBgp),
+            ("export by ExaBGP", true, |o, _| (o.kind, o.receive) = (Kind::ExaBgp, None)),
+            ("import of nobody", false, |o, six| o.receive = Some(six)),
             ("no lease", false, |o, _| o.lease = Nanos::ZERO),
             ("a blank in a path", false, |o, _| o.dir = "/run/a b".into()),
         ];

@@ -2,9 +2,10 @@
 //! The sender's socket: connects, reports, and connects again with a growing, jittered pause.
 
 use crate::delegation::Signer;
-use crate::frame::{Bye, WITH_LIMITS};
-use crate::io::{Lost, Reader, say, write};
+use crate::frame::{Bye, Frame, WITH_LIMITS};
+use crate::io::{Reader, say, write};
 use crate::node::{Outgoing, OutgoingLimit, Shared, Target};
+use crate::quota::{Allowance, Quota};
 use crate::refusal::Refusal;
 use crate::report::Report;
 use crate::session::{FIRST_WORD_MAX, Heard, Sender};
@@ -14,6 +15,7 @@ use socket2::SockRef;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_model::remote::REMOTE_SCOPES_MAX;
 use tidegate_model::sharing::DestinationReport;
 use tidegate_model::snapshot::ReasonCount;
 use tidegate_units::Nanos;
@@ -65,7 +67,7 @@ pub(crate) async fn report(shared: Arc<Shared>, target: Target, mut sources: Sou
         match end {
             Ok(Refusal::Stopping) if *sources.stopping.borrow() => return,
             Ok(Refusal::Expired) => failures = 0,
-            Ok(why) => fail(&shared, &target, why.name(), &format!("it ended the session: {why}")),
+            Ok(why) => fail(&shared, &target, why.name(), &format!("the session ended: {why}")),
             Err(error) if tls::refusal(&error) == Refusal::Version => {
                 let why = Refusal::Version.name();
                 fail(&shared, &target, why, &tls::in_words(error).to_string());
@@ -122,7 +124,8 @@ async fn attempt(
     let (input, output) = split(stream);
     let sender = Sender::new(target.services.clone());
     let reader = Reader::new(input, version);
-    let mut line = Line { reader, output, version, sender, last: None };
+    let quota = Quota::new(REMOTE_SCOPES_MAX, shared.clock.now());
+    let mut line = Line { reader, output, version, sender, quota, last: None };
     let welcome = timeout(FIRST_WORD_MAX.into(), line.reader.next());
     let (welcome, _) = welcome.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     match line.sender.receive(welcome) {
@@ -157,6 +160,8 @@ struct Line {
     output: WriteHalf<TlsStream<TcpStream>>,
     version: u8,
     sender: Sender,
+    /// What the receiver may say: hit counters of each scope, and notices.
+    quota: Quota,
     last: Option<Nanos>,
 }
 
@@ -170,24 +175,8 @@ impl Line {
         loop {
             tokio::select! {
                 next = self.reader.next() => {
-                    let frame = match next {
-                        Ok((frame, _)) => frame,
-                        Err(Lost::Ended) => return Err(Lost::Ended.into()),
-                        Err(lost) => return Err(lost.into()),
-                    };
-                    match self.sender.receive(frame) {
-                        Heard::Refused(refused) => shared.target(target, |state| {
-                            let why = refused.why.refusal();
-                            state.problem = format!("{:?}: {why}", refused.service);
-                            count(&mut state.refused, why.name());
-                        }),
-                        Heard::Skipped(_) => shared.target(target, |state| {
-                            count(&mut state.refused, Refusal::UnknownKind.name());
-                        }),
-                        Heard::Hits(hits) => shared.heard(target, hits),
-                        Heard::Notice(number, notice) => shared.noticed(target, number, notice),
-                        Heard::Over(why) | Heard::Wrong(why) => return Ok(why),
-                        Heard::Up(_) => return Ok(Refusal::Unexpected),
+                    if let Some(why) = self.hear(shared, target, next?) {
+                        return Ok(why);
                     }
                 }
                 changed = sources.outgoing.changed() => {
@@ -215,6 +204,40 @@ impl Line {
                 _ = sources.stopping.changed() => return self.farewell().await,
             }
         }
+    }
+
+    /// Takes a message; why it ends the session, if it does.
+    fn hear(
+        &mut self,
+        shared: &Shared,
+        target: &Target,
+        (frame, length): (Frame, usize),
+    ) -> Option<Refusal> {
+        match self.quota.charge(shared.clock.now(), length) {
+            Allowance::Within => {}
+            Allowance::Above => {
+                shared.target(target, |state| count(&mut state.refused, Refusal::Quota.name()));
+                return None;
+            }
+            Allowance::Flood => return Some(Refusal::Quota),
+        }
+        match self.sender.receive(frame) {
+            Heard::Refused(refused) => shared.target(target, |state| {
+                let why = refused.why.refusal();
+                state.problem = format!("{:?}: {why}", refused.service);
+                count(&mut state.refused, why.name());
+            }),
+            Heard::Skipped(_) => shared.target(target, |state| {
+                count(&mut state.refused, Refusal::UnknownKind.name());
+            }),
+            Heard::Hits(hits) => shared.target(target, |state| state.said.hits(hits)),
+            Heard::Notice(number, notice) => {
+                shared.target(target, |state| state.said.notice(number, notice));
+            }
+            Heard::Over(why) | Heard::Wrong(why) => return Some(why),
+            Heard::Up(_) => return Some(Refusal::Unexpected),
+        }
+        None
     }
 
     /// What was said ends now, and not only when its validity is over.

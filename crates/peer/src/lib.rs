@@ -23,6 +23,7 @@
 //! - Every peer has its own small quota. What exceeds it is refused and counted; whoever does not
 //!   stop loses the session, and nobody else notices.
 
+mod arrivals;
 pub mod authority;
 pub mod bus;
 mod delegation;
@@ -38,6 +39,7 @@ pub mod notice;
 mod quota;
 mod refusal;
 pub mod report;
+mod said;
 pub mod session;
 pub mod table;
 pub mod tls;

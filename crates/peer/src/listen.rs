@@ -1,38 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The receiver's sockets: every session is a task of its own, bounded in number, time and bytes.
 
+use crate::arrivals::{HalfOpen, Known, Pace};
 use crate::frame::{Bye, Frame, WITH_LIMITS};
 use crate::io::{Lost, Reader, say, write};
 use crate::node::Shared;
 use crate::refusal::Refusal;
 use crate::session::{Session, Step};
 use crate::tls::{self, Credentials};
-use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_model::SpiffeId;
 use tidegate_model::remote::{Hits, Notice};
-use tidegate_units::Nanos;
 use tokio::io::{AsyncWrite, split};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Most sessions at once, those that are being set up included; a second one of each peer may wait
+/// Most sessions at once, of those who have shown a certificate; a second one of each peer may wait
 /// for the first to end.
 const SESSIONS_MAX: usize = 2 * tidegate_model::PEERS_MAX + 64;
-/// Most handshakes per second, and as many at once: each costs about a millisecond of CPU.
-const HANDSHAKES: Bucket = Bucket { per_second: 100.0, burst: 100.0 };
-/// Of these, most that one source may have: a stranger at the port must not use them all, since
-/// sessions begin anew every hour.
-const HANDSHAKES_OF_SOURCE: Bucket = Bucket { per_second: 10.0, burst: 20.0 };
-/// Most sources whose share is counted; above, the one that was silent for longest is forgotten.
-const SOURCES_MAX: usize = 1024;
 /// How long a handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(3);
 /// How long a stream may take to close behind our last word: a peer that does not read keeps what is
@@ -51,11 +43,27 @@ pub(crate) async fn serve(
 ) {
     let listener = bind(&shared, address).await;
     let places = Arc::new(Semaphore::new(SESSIONS_MAX));
+    let known = Known::default();
     let mut pace = Pace::new(shared.clock.now());
+    let mut half_open = HalfOpen::new();
     let mut sessions = JoinSet::new();
     let mut failed = false;
     loop {
-        let (stream, from) = match listener.accept().await {
+        let arrived = tokio::select! {
+            accepted = listener.accept() => accepted,
+            shaken = half_open.next() => {
+                // A session that ended, or panicked, is nobody else's concern.
+                while sessions.try_join_next().is_some() {}
+                match Arc::clone(&places).try_acquire_owned() {
+                    Ok(place) => {
+                        sessions.spawn(take(Arc::clone(&shared), known.clone(), shaken, place));
+                    }
+                    Err(_) => busy(&shared, shaken.from),
+                }
+                continue;
+            }
+        };
+        let (stream, from) = match arrived {
             Ok(accepted) => accepted,
             Err(error) => {
                 shared.problem("cluster.listen", format!("cannot accept: {error}"));
@@ -67,20 +75,22 @@ pub(crate) async fn serve(
         if std::mem::take(&mut failed) {
             shared.no_problem("cluster.listen");
         }
-        // A session that ended, or panicked, is nobody else's concern.
-        while sessions.try_join_next().is_some() {}
-        let place = Arc::clone(&places).try_acquire_owned();
-        let (true, Ok(place)) = (pace.allows(shared.clock.now(), from.ip()), place) else {
-            shared.refuse(None, Refusal::Busy, &format!("{from}: {}", Refusal::Busy.text()));
+        let familiar = known.has(from.ip());
+        if !pace.allows(shared.clock.now(), from.ip(), familiar) {
+            busy(&shared, from);
             continue;
-        };
+        }
         let Some(credentials) = credentials.borrow().clone() else { continue };
-        let shared = Arc::clone(&shared);
-        sessions.spawn(async move {
-            let _place = place;
-            take(&shared, &credentials, stream, from).await;
-        });
+        let shaking = shake(Arc::clone(&shared), credentials, stream, from);
+        if half_open.enter(familiar, shaking) {
+            let why = "the oldest handshake under way made room for another";
+            shared.refuse(None, Refusal::Busy, why);
+        }
     }
+}
+
+fn busy(shared: &Shared, from: SocketAddr) {
+    shared.refuse(None, Refusal::Busy, &format!("{from}: {}", Refusal::Busy.text()));
 }
 
 async fn bind(shared: &Shared, address: SocketAddr) -> TcpListener {
@@ -99,86 +109,41 @@ async fn bind(shared: &Shared, address: SocketAddr) -> TcpListener {
     }
 }
 
-/// Rate and depth of a bucket of handshakes.
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    per_second: f64,
-    burst: f64,
+/// A connection whose handshake has ended.
+struct Shaken {
+    stream: TlsStream<TcpStream>,
+    from: SocketAddr,
+    credentials: Arc<Credentials>,
 }
 
-/// What is in a bucket.
-#[derive(Clone, Copy, Debug)]
-struct Level {
-    tokens: f64,
-    at: Nanos,
-}
-
-impl Level {
-    const fn full(bucket: Bucket, now: Nanos) -> Self {
-        Self { tokens: bucket.burst, at: now }
-    }
-
-    fn takes(&mut self, bucket: Bucket, now: Nanos) -> bool {
-        let earned = now.since(self.at).as_secs_f64() * bucket.per_second;
-        self.tokens = (self.tokens + earned).min(bucket.burst);
-        self.at = now;
-        let taken = self.tokens >= 1.0;
-        if taken {
-            self.tokens -= 1.0;
-        }
-        taken
-    }
-}
-
-/// How many handshakes there may be: of all sources together, and of each.
-struct Pace {
-    all: Level,
-    sources: BTreeMap<IpAddr, Level>,
-}
-
-impl Pace {
-    const fn new(now: Nanos) -> Self {
-        Self { all: Level::full(HANDSHAKES, now), sources: BTreeMap::new() }
-    }
-
-    /// A source that is above its share takes nothing from the others.
-    fn allows(&mut self, now: Nanos, from: IpAddr) -> bool {
-        let source = source(from);
-        if !self.sources.contains_key(&source) && self.sources.len() >= SOURCES_MAX {
-            let oldest = self.sources.iter().min_by_key(|(_, level)| level.at);
-            if let Some(oldest) = oldest.map(|(source, _)| *source) {
-                self.sources.remove(&oldest);
-            }
-        }
-        let fresh = Level::full(HANDSHAKES_OF_SOURCE, now);
-        let share = self.sources.entry(source).or_insert(fresh);
-        share.takes(HANDSHAKES_OF_SOURCE, now) && self.all.takes(HANDSHAKES, now)
-    }
-}
-
-/// One host of IPv6 has a whole /64.
-fn source(from: IpAddr) -> IpAddr {
-    match from.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
-        v4 => v4,
-    }
-}
-
-/// One connection, from its handshake to its end.
-async fn take(shared: &Shared, credentials: &Credentials, stream: TcpStream, from: SocketAddr) {
+async fn shake(
+    shared: Arc<Shared>,
+    credentials: Arc<Credentials>,
+    stream: TcpStream,
+    from: SocketAddr,
+) -> Option<Shaken> {
     let _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(credentials.server());
-    let accepted = timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await;
-    let mut stream = match accepted {
-        Ok(Ok(stream)) => stream,
+    match timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => return Some(Shaken { stream, from, credentials }),
         Ok(Err(error)) => {
             let why = tls::refusal(&error);
-            return shared.refuse(None, why, &format!("{from}: {}", tls::in_words(error)));
+            shared.refuse(None, why, &format!("{from}: {}", tls::in_words(error)));
         }
         Err(_) => {
-            return shared.refuse(None, Refusal::Silent, &format!("{from}: no handshake in time"));
+            shared.refuse(None, Refusal::Silent, &format!("{from}: no handshake in time"));
         }
-    };
+    }
+    None
+}
+
+/// One session, from its handshake to its end.
+async fn take(
+    shared: Arc<Shared>,
+    known: Known,
+    Shaken { mut stream, from, credentials }: Shaken,
+    _place: OwnedSemaphorePermit,
+) {
     let version = tls::version(stream.get_ref().1.alpn_protocol());
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let identity = match certificate.map(|certificate| tls::identity(certificate)) {
@@ -207,7 +172,8 @@ async fn take(shared: &Shared, credentials: &Credentials, stream: TcpStream, fro
     };
     let number = session.number();
     tracing::info!(peer = %identity, %from, "session up");
-    let end = hold(shared, stream, session).await;
+    known.note(&identity, from.ip());
+    let end = hold(&shared, stream, session).await;
     shared.table().close(&identity, number, matches!(end, End::Leave));
     told(&identity, &end);
 }
@@ -371,7 +337,6 @@ impl From<Lost> for io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
@@ -403,41 +368,5 @@ mod tests {
             timeout(20 * CLOSE_MAX, leave(&mut Unread, 1, Refusal::Identity)).await
         });
         assert!(left.is_ok(), "waits without an end");
-    }
-
-    fn v4(host: u32) -> IpAddr {
-        Ipv4Addr::from_bits(0x0a00_0000 + host).into()
-    }
-
-    #[test]
-    fn a_stranger_who_connects_without_end_does_not_keep_a_peer_out() {
-        let mut pace = Pace::new(Nanos::ZERO);
-        let (mut stranger, mut peer) = (0, 0);
-        for ms in 0..10_000 {
-            let now = Nanos::from_millis(ms);
-            stranger += u32::from(pace.allows(now, v4(1)));
-            if ms.is_multiple_of(200) {
-                peer += u32::from(pace.allows(now, v4(2)));
-            }
-        }
-        assert_eq!(peer, 50, "all of its handshakes");
-        assert!((119..=120).contains(&stranger), "{stranger}: 20 at once, 10 a second");
-    }
-
-    #[test]
-    fn all_sources_together_have_a_limit_and_the_table_has_one() {
-        let mut pace = Pace::new(Nanos::ZERO);
-        let allowed = (0..5_000).filter(|host| pace.allows(Nanos::ZERO, v4(*host))).count();
-        assert_eq!((allowed, pace.sources.len()), (100, SOURCES_MAX));
-    }
-
-    #[test]
-    fn a_host_with_many_addresses_of_ipv6_is_one_source() {
-        let mut pace = Pace::new(Nanos::ZERO);
-        let addresses = (0..100_u128).map(|host| Ipv6Addr::from_bits(0x2001_0db8 << 96 | host));
-        let allowed = addresses.filter(|from| pace.allows(Nanos::ZERO, (*from).into())).count();
-        assert_eq!(allowed, 20);
-        let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        assert_eq!(source(mapped), v4(1));
     }
 }

@@ -9,6 +9,7 @@ use crate::dial::{self, Sources};
 use crate::frame::WITH_REQUESTS;
 use crate::listen;
 use crate::refusal::Refusal;
+use crate::said::Said;
 use crate::table::{Grant, Sessions, Table};
 use crate::tls::{Credentials, Files, TlsError};
 use std::collections::BTreeMap;
@@ -32,8 +33,6 @@ use tokio::time::{sleep, timeout};
 const FILES_EVERY: Duration = Duration::from_secs(5);
 /// The subject of what is said of the end of our certificate.
 const EXPIRY: &str = "cluster.certificate (its end)";
-/// Most hit counters that wait for their reader; more than come in many of its rounds.
-const HITS_MAX: usize = 1024;
 /// How long a stopping host may take to say so.
 const FAREWELL_MAX: Duration = Duration::from_millis(500);
 
@@ -132,12 +131,9 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock + Send + Sync>,
     table: Mutex<Table>,
     targets: Mutex<BTreeMap<String, TargetState>>,
-    /// Hit counters of limits that this host gave, by receiver.
-    hits: Mutex<Vec<(String, Hits)>>,
     /// Hit counters for those who limit this host, by peer.
     told: watch::Sender<Arc<Vec<(String, Hits)>>>,
-    /// Notices of receivers, and for those who limit this host.
-    noticed: Mutex<Notices>,
+    /// Notices for those who limit this host.
     notices: watch::Sender<Arc<Vec<(String, Notice)>>>,
     /// What the files about limits for congested routers said last; locked while they are read, so that no earlier
     /// configuration is followed after a later one.
@@ -159,6 +155,8 @@ pub(crate) struct TargetState {
     pub(crate) limits: u64,
     pub(crate) refused: Vec<ReasonCount>,
     pub(crate) problem: String,
+    /// What it said since the owner asked last.
+    pub(crate) said: Said,
     identity: String,
 }
 
@@ -186,24 +184,6 @@ impl Shared {
         if let Some(state) = lock(&self.targets).get_mut(&target.name) {
             change(state);
         }
-    }
-
-    /// Hit counters of a receiver have come. Without a reader the oldest go.
-    pub(crate) fn heard(&self, target: &Target, heard: Hits) {
-        let mut hits = lock(&self.hits);
-        if hits.len() >= HITS_MAX {
-            hits.remove(0);
-        }
-        hits.push((target.name.clone(), heard));
-    }
-
-    /// A notice of a receiver has come. Without a reader the oldest go.
-    pub(crate) fn noticed(&self, target: &Target, number: u64, notice: Notice) {
-        let mut noticed = lock(&self.noticed);
-        if noticed.len() >= HITS_MAX {
-            noticed.remove(0);
-        }
-        noticed.push((target.name.clone(), number, notice));
     }
 
     /// Notices as they are told.
@@ -294,9 +274,7 @@ impl Node {
             clock,
             table: Mutex::default(),
             targets: Mutex::default(),
-            hits: Mutex::default(),
             told: watch::channel(Arc::default()).0,
-            noticed: Mutex::default(),
             notices: watch::channel(Arc::default()).0,
             delegation: Mutex::default(),
             signer: Mutex::default(),
@@ -383,13 +361,22 @@ impl Node {
     /// The hit counters of limits that this host gave, by receiver, since the last call.
     #[must_use]
     pub fn hits(&self) -> Vec<(String, Hits)> {
-        std::mem::take(&mut *lock(&self.shared.hits))
+        let mut targets = lock(&self.shared.targets);
+        let hits = targets.iter_mut().flat_map(|(name, target)| {
+            target.said.take_hits().into_iter().map(|hits| (name.clone(), hits))
+        });
+        hits.collect()
     }
 
     /// The notices of receivers since the last call.
     #[must_use]
     pub fn notices(&self) -> Notices {
-        std::mem::take(&mut *lock(&self.shared.noticed))
+        let mut targets = lock(&self.shared.targets);
+        let notices = targets.iter_mut().flat_map(|(name, target)| {
+            let notices = target.said.take_notices().into_iter();
+            notices.map(|(number, notice)| (name.clone(), number, notice))
+        });
+        notices.collect()
     }
 
     /// Tells holders of grants, by name, that this host is congested, and what comes for them.

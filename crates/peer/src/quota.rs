@@ -14,7 +14,7 @@ const BESIDES: f64 = 10.0;
 const BURST_SECONDS: f64 = 3.0;
 /// Bytes per message, on average: a report has about 60, and as many again.
 const BYTES_PER_MESSAGE: f64 = 160.0;
-/// So many messages above the quota without one within it end the session.
+/// So many messages above the quota end the session. They are forgotten as fast as the quota allows messages.
 pub(crate) const STRIKES_MAX: u32 = 1_000;
 
 /// The budget of one session.
@@ -24,7 +24,7 @@ pub(crate) struct Quota {
     messages: f64,
     bytes: f64,
     at: Nanos,
-    strikes: u32,
+    strikes: f64,
 }
 
 /// What the budget says to a message.
@@ -45,7 +45,7 @@ impl Quota {
         let messages = rate * BURST_SECONDS;
         // One message of full length must fit, however small the budget.
         let bytes = messages * BYTES_PER_MESSAGE + crate::frame::BODY_MAX as f64;
-        Self { rate, messages, bytes, at: now, strikes: 0 }
+        Self { rate, messages, bytes, at: now, strikes: 0.0 }
     }
 
     /// The configuration allows so many from now on.
@@ -58,6 +58,7 @@ impl Quota {
         // Time going back is no time; the buckets bound what a long pause brings.
         let earned = now.since(self.at).as_secs_f64() * self.rate;
         self.at = self.at.max(now);
+        self.strikes = (self.strikes - earned).max(0.0);
         let burst = self.rate * BURST_SECONDS;
         let most = burst * BYTES_PER_MESSAGE + crate::frame::BODY_MAX as f64;
         self.messages = (self.messages + earned).min(burst);
@@ -65,11 +66,10 @@ impl Quota {
         if self.messages >= 1.0 && self.bytes >= bytes as f64 {
             self.messages -= 1.0;
             self.bytes -= bytes as f64;
-            self.strikes = 0;
             return Allowance::Within;
         }
-        self.strikes += 1;
-        if self.strikes > STRIKES_MAX { Allowance::Flood } else { Allowance::Above }
+        self.strikes += 1.0;
+        if self.strikes > f64::from(STRIKES_MAX) { Allowance::Flood } else { Allowance::Above }
     }
 }
 
@@ -117,6 +117,19 @@ mod tests {
         let within =
             (0..1_000).filter(|_| quota.charge(Nanos::from_secs(10), 80) == Allowance::Within);
         assert_eq!(within.count(), 130 * 3 - 1);
+    }
+
+    #[test]
+    fn messages_within_the_quota_do_not_make_up_for_a_flood() {
+        // 30 a second are within.
+        for (per_second, ends) in [(30, false), (59, false), (100, true)] {
+            let mut quota = Quota::new(1, Nanos::ZERO);
+            let ended = (0..600 * per_second).any(|i| {
+                let now = Nanos(i * Nanos::SECOND.0 / per_second);
+                quota.charge(now, 80) == Allowance::Flood
+            });
+            assert_eq!(ended, ends, "{per_second} messages a second");
+        }
     }
 
     #[test]

@@ -8,14 +8,17 @@ use common::{Authority, id, wait_for};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidegate_model::remote::{Hits, RemoteLimit, Restriction, Unit};
 use tidegate_model::signals::{AcceptQueue, Reading, Signals};
 use tidegate_model::snapshot::PeerState;
 use tidegate_peer::frame::{Frame, Refused, VERSION, Welcome};
+use tidegate_peer::limit::HitsMessage;
 use tidegate_peer::node::{Node, NodeConfig, Outgoing, OutgoingLimit, Plain, Target};
 use tidegate_peer::session::{Heard, Sender};
 use tidegate_peer::tls::{ALPN, Credentials, Files, identity};
@@ -405,6 +408,59 @@ fn older_and_newer_receivers_are_understood() {
     }
 }
 
+/// A front-end that says hit counters of one scope after the other until its peer ends the session.
+async fn flooding(files: &Files, address: SocketAddr) {
+    let config = Credentials::load(files).unwrap().server();
+    let listener = tokio::net::TcpListener::bind(address).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut stream = tokio_rustls::TlsAcceptor::from(config).accept(stream).await.unwrap();
+    let welcome = Frame::Welcome(Welcome { session: 5, epoch: 1 }).encode(VERSION).unwrap();
+    stream.write_all(&welcome).await.unwrap();
+    assert!(matches!(next(&mut stream, VERSION).await, Frame::Hello(_)));
+    for n in 0_u64.. {
+        let scope = format!("s{}", n % 5_000);
+        let hits =
+            HitsMessage { session: 5, scope, span_ms: 200, offered: n, ..HitsMessage::default() };
+        let frame = Frame::Hits(Unit::Connections, hits).encode(VERSION).unwrap();
+        if stream.write_all(&frame).await.is_err() || stream.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_receiver_that_floods_loses_its_session_and_hides_no_other() {
+    let authority = Authority::new();
+    let (address, elsewhere) = (free(), free());
+    let calm = node(front_config(authority.host("calm"), elsewhere));
+    let files = authority.host("front");
+    let flood = std::thread::spawn(move || runtime().block_on(flooding(&files, address)));
+    let mut config = back_config(authority.host("b1"), address);
+    let front = config.targets[0].clone();
+    let (name, identity) = ("calm".into(), id("calm"));
+    config.targets.push(Target { name, identity, address: elsewhere, ..front });
+    let back = node(config);
+    wait_for("the flood ends its session", || {
+        (refused(&state(&back, "front"), "quota") > 1_000).then_some(())
+    });
+    flood.join().unwrap();
+    let hits = Hits {
+        scope: "shop".parse().unwrap(),
+        unit: Unit::Connections,
+        span: Nanos::from_millis(200),
+        offered: 7,
+        refused: 2,
+        probe: false,
+    };
+    let heard = wait_for("the other one is heard", || {
+        calm.tell_hits(vec![("b1".into(), hits.clone())]);
+        let heard = back.hits();
+        let of = |name: &str| heard.iter().filter(|(target, _)| target == name).count();
+        (of("calm") > 0).then_some(heard.len() - of("calm"))
+    });
+    assert!(heard <= 3 * 64, "{heard} of the one that floods");
+}
+
 /// What a front-end of this version hears of limits, so many of them.
 async fn limits_heard(
     files: &Files,
@@ -549,6 +605,44 @@ fn what_one_peer_does_wrong_concerns_nobody_else() {
     assert_eq!(b1.reports, 1);
     until_known(&front, &good, "b2", 6);
     assert_eq!(state(&front, "b2").epoch, epoch, "the other session never ended");
+}
+
+/// Connects from one address of loopback after the other, and says nothing.
+async fn strangers(address: SocketAddr, over: &AtomicBool) {
+    let mut open = VecDeque::new();
+    for n in 0_u32.. {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        let [.., high, low] = n.to_be_bytes();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::new(127, 9, high, low), 0).into()).unwrap();
+        open.extend(socket.connect(address).await.ok());
+        if open.len() > 256 {
+            open.pop_front();
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn silent_strangers_do_not_keep_a_known_peer_out() {
+    let authority = Authority::new();
+    let address = free();
+    let front = node(front_config(authority.host("front"), address));
+    let back = node(back_config(authority.host("b1"), address));
+    until_known(&front, &back, "b1", 1);
+    let over = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&over);
+    let many = std::thread::spawn(move || runtime().block_on(strangers(address, &told)));
+    wait_for("most of them are refused", || {
+        (refused(&state(&front, "unknown"), "busy") > 500).then_some(())
+    });
+    drop(back);
+    let again = node(back_config(authority.host("b1"), address));
+    until_known(&front, &again, "b1", 2);
+    over.store(true, Ordering::Relaxed);
+    many.join().unwrap();
 }
 
 #[test]

@@ -210,6 +210,10 @@ pub(crate) fn options(config: &FlowspecConfig, socket: &Path) -> Result<Options,
     };
     let neighbors: Result<Vec<Neighbor>, String> = config.peers.iter().map(neighbor).collect();
     let seconds = config.hold_time.0 / Nanos::SECOND.0;
+    let receive = config.import.as_ref().and_then(|import| {
+        let peer = config.peers.iter().find(|peer| peer.name == import.peer)?;
+        Some(peer.address)
+    });
     let options = Options {
         kind,
         program: config.program.clone().unwrap_or_else(|| config.speaker.program().into()),
@@ -221,7 +225,7 @@ pub(crate) fn options(config: &FlowspecConfig, socket: &Path) -> Result<Options,
         port: PORT,
         hold_time_s: u16::try_from(seconds).unwrap_or(u16::MAX),
         lease: KEEPER_LEASE,
-        receive: config.import.is_some(),
+        receive,
     };
     options.check().map_err(|why| why.to_string())?;
     Ok(options)

@@ -44,14 +44,28 @@ pub(crate) const FILE: &str = "gobgpd.toml";
 /// What a router announces goes to no other router: only what has no neighbor is sent.
 const SENDS_OWN: &str = "[global.apply-policy.config]\n  export-policy-list = [\"own\"]\n  \
     default-export-policy = \"reject-route\"\n";
-/// Where nothing is to be received, it also takes no place of ours: GoBGP would prefer a route of the same rule with a
-/// higher LOCAL_PREF, and take ours back.
+/// What other routers send takes no place of ours: GoBGP would prefer a route of the same rule with a higher
+/// LOCAL_PREF, and take ours back. Nor of what is imported: a table that is too long cannot be read.
 const TAKES_OWN: &str =
     "  import-policy-list = [\"own\"]\n  default-import-policy = \"reject-route\"\n";
+const TAKES_IMPORT: &str =
+    "  import-policy-list = [\"own\", \"import\"]\n  default-import-policy = \"reject-route\"\n";
 const OWN: &str = "[[policy-definitions]]\n  name = \"own\"\n  \
     [[policy-definitions.statements]]\n    name = \"own\"\n    \
     [policy-definitions.statements.conditions.bgp-conditions]\n      route-type = \"local\"\n    \
     [policy-definitions.statements.actions]\n      route-disposition = \"accept-route\"\n";
+
+/// What this neighbor sends is taken.
+fn takes(neighbor: IpAddr) -> String {
+    format!(
+        "[[defined-sets.neighbor-sets]]\n  neighbor-set-name = \"import\"\n  \
+         neighbor-info-list = [\"{neighbor}\"]\n[[policy-definitions]]\n  name = \"import\"\n  \
+         [[policy-definitions.statements]]\n    name = \"import\"\n    \
+         [policy-definitions.statements.conditions.match-neighbor-set]\n      \
+         neighbor-set = \"import\"\n      match-set-options = \"any\"\n    \
+         [policy-definitions.statements.actions]\n      route-disposition = \"accept-route\"\n"
+    )
+}
 
 /// Where GoBGP listens for its API.
 pub(crate) fn socket(options: &Options) -> PathBuf {
@@ -79,8 +93,9 @@ fn configuration(options: &Options) -> String {
         options.own_as, options.router_id
     );
     text.push_str(SENDS_OWN);
-    text.push_str(if options.receive { "" } else { TAKES_OWN });
+    text.push_str(if options.receive.is_some() { TAKES_IMPORT } else { TAKES_OWN });
     text.push_str(OWN);
+    text.push_str(&options.receive.map(takes).unwrap_or_default());
     for Neighbor { address, local, peer_as, password, ttl_security } in &options.neighbors {
         let hold = options.hold_time_s;
         let signed = password.as_ref().map_or_else(String::new, |password| {
@@ -101,14 +116,15 @@ fn configuration(options: &Options) -> String {
             );
         }
         // Without an import nothing that comes is kept for us.
-        let bound = if options.receive {
+        let bound = if options.receive.is_some() {
             format!(
                 "    [neighbors.afi-safis.prefix-limit.config]\n      max-prefixes = {PREFIXES_MAX}\n"
             )
         } else {
             String::new()
         };
-        let unicast: &[&str] = if options.receive { &["unicast"] } else { &[] };
+        let imported = options.receive == Some(*address);
+        let unicast: &[&str] = if imported { &["unicast"] } else { &[] };
         for (family, safi) in ["ipv4", "ipv6"]
             .into_iter()
             .flat_map(|family| ["flowspec"].iter().chain(unicast).map(move |safi| (family, safi)))
@@ -358,8 +374,14 @@ mod tests {
     use crate::speaker::{Helper, Kind};
 
     fn options(receive: bool) -> Options {
-        let [address, local] = [1, 11].map(|last| IpAddr::from([192, 0, 2, last]));
-        let (password, ttl_security) = (None, false);
+        let [one, other, local] = [1, 2, 11].map(|last| IpAddr::from([192, 0, 2, last]));
+        let neighbor = |address| Neighbor {
+            address,
+            local,
+            peer_as: 65002,
+            password: None,
+            ttl_security: false,
+        };
         Options {
             kind: Kind::GoBgp,
             program: "gobgpd".into(),
@@ -367,21 +389,25 @@ mod tests {
             dir: "/run/bgp".into(),
             own_as: 65001,
             router_id: [192, 0, 2, 11].into(),
-            neighbors: vec![Neighbor { address, local, peer_as: 65002, password, ttl_security }],
+            neighbors: vec![neighbor(one), neighbor(other)],
             port: 179,
             hold_time_s: 9,
             lease: Nanos::from_secs(3),
-            receive,
+            receive: receive.then_some(one),
         }
     }
 
     #[test]
     fn only_who_imports_receives_and_it_is_bounded() {
         let [alone, imports] = [false, true].map(|receive| configuration(&options(receive)));
-        assert_eq!(alone.matches("afi-safi-name").count(), 2);
+        assert_eq!(alone.matches("-flowspec").count(), 4);
+        assert!(!alone.contains("-unicast") && !alone.contains("neighbor-sets"), "{alone}");
         assert!(alone.contains(TAKES_OWN) && !alone.contains("prefix-limit"), "{alone}");
-        assert_eq!(imports.matches("afi-safi-name").count(), 4);
-        assert_eq!(imports.matches("max-prefixes = 16384").count(), 4, "{imports}");
-        assert!(!imports.contains(TAKES_OWN), "{imports}");
+        let (one, other) = imports.split_once("neighbor-address = \"192.0.2.2\"").unwrap();
+        assert_eq!((one.matches("-flowspec").count(), one.matches("-unicast").count()), (2, 2));
+        assert_eq!((other.matches("-flowspec").count(), other.matches("-unicast").count()), (2, 0));
+        assert_eq!(imports.matches("max-prefixes = 16384").count(), 6, "{imports}");
+        assert!(imports.contains(TAKES_IMPORT), "{imports}");
+        assert!(imports.contains("neighbor-info-list = [\"192.0.2.1\"]"), "{imports}");
     }
 }

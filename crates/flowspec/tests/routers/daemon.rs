@@ -50,7 +50,7 @@ fn options(kind: Kind, receive: bool, dir: PathBuf) -> Options {
     let arguments = vec!["keeper".to_owned()];
     let mut neighbors = vec![neighbor(kind)];
     if receive {
-        // Another router, which sends nothing.
+        // Another router, which sends more than can be read.
         neighbors.push(Neighbor { peer_as: 65_003, ..neighbor(Kind::ExaBgp) });
     }
     Options {
@@ -64,7 +64,7 @@ fn options(kind: Kind, receive: bool, dir: PathBuf) -> Options {
         port: 1_179,
         hold_time_s: 9,
         lease: Nanos::from_secs(3),
-        receive,
+        receive: receive.then_some([10, 9, 0, 2].into()),
     }
 }
 

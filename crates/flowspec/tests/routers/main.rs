@@ -142,7 +142,7 @@ fn has_exactly_the_routes(kind: Kind) {
 
 fn routes_of_a_router_become_rules() {
     let world = World::new("in");
-    let bird = world.bird(world::SENDS);
+    let bird = world.bird(&world::sends());
     let mut daemon = world.import();
     let rules = "to 192.0.2.7/32 protocol 6 port 80 syn: packets 1000\n\
                  to 2001:db8:1::/48 protocol 17 port 1000-2000: bytes 80000\nrefused: ";

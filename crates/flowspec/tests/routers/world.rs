@@ -36,12 +36,19 @@ protocol bgp six from flows {
 ";
 
 /// BIRD sends FlowSpec, and the unicast routes to which it belongs. A second session is that of another router, which
-/// sends nothing.
-pub(crate) const SENDS: &str = "
+/// sends more unicast routes of the same prefix than are read.
+pub(crate) fn sends() -> String {
+    let routes = (0..1_100).map(|host| format!("  route 2001:db8:f::{host:x}/128 blackhole;\n"));
+    let routes: String = routes.collect();
+    format!("{SENDS}protocol static many6 {{\n  ipv6 {{ table others6; }};\n{routes}}}\n")
+}
+
+const SENDS: &str = "
 ipv4 table r4;
 ipv6 table r6;
 flow4 table other4;
 flow6 table other6;
+ipv6 table others6;
 protocol static nets4 { ipv4 { table r4; }; route 192.0.2.0/24 blackhole; }
 protocol static more4 { ipv4 { table r4; }; route 198.51.100.0/24 blackhole; }
 protocol static nets6 { ipv6 { table r6; }; route 2001:db8::/32 blackhole; }
@@ -90,6 +97,7 @@ protocol bgp aside {
   hold time 6;
   ttl security yes;
   passive yes;
+  ipv6 { table others6; import none; export all; next hop self; };
   flow4 { table other4; import all; export none; };
   flow6 { table other6; import all; export none; };
 }

@@ -6,6 +6,7 @@
 //! the server keeps no state of limits that it gave.
 
 use super::super::split::Passed;
+use super::divide::DEMAND_COUNTS;
 use super::feedback::Feedback;
 use std::collections::BTreeMap;
 use tidegate_model::remote::{Hits, Notice};
@@ -126,6 +127,8 @@ impl Answer {
         let Some(whole) = whole.filter(|whole| arrived.get() + refused > whole.get()) else {
             return Vec::new();
         };
+        let counts = |part: &Part| counted(part, whole, arrived);
+        let parts: Vec<Part> = parts.iter().map(counts).collect();
         let limits = TailorSpec { rate: whole, floor: self.floor, k: K }.limits(&parts, arrived);
         let reply = |(router, rate): (usize, Rate)| {
             let notice = open.get(router).copied().flatten()?;
@@ -156,6 +159,16 @@ impl Answer {
         let parts = told.iter().map(|(at, part)| Part { before: next(*at), ..*part }).collect();
         (places, parts)
     }
+}
+
+/// What counts of what a router says: no more passed it than arrives here, and with what it refuses no more than
+/// [`DEMAND_COUNTS`] times the rate.
+fn counted(part: &Part, whole: Rate, arrived: Rate) -> Part {
+    let refused = part.refused.get().min(part.offered.get());
+    let passed = (part.offered.get() - refused).min(arrived.get());
+    let refused = refused.min((DEMAND_COUNTS * whole.get() - passed).max(0.0));
+    let (offered, refused) = (Rate::per_second(passed + refused), Rate::per_second(refused));
+    Part { offered, refused, ..*part }
 }
 
 #[cfg(test)]
@@ -239,6 +252,19 @@ mod tests {
             refused = [300.0 - rates[0], 100.0 - rates[1]];
         }
         assert_eq!(rates, [90.0, 30.0], "k times the rate in all");
+    }
+
+    #[test]
+    fn a_router_that_claims_any_demand_leaves_the_others_their_part() {
+        for lie in [(1e12, 0.0), (1e12, 1e12), (1e12, 9e11)] {
+            let mut answer = Answer::new(&[None, None], Rate::per_second(1.0));
+            let now = Nanos::SECOND;
+            answer.notice(now, 0, (1, &notice(lie.0, lie.1)));
+            answer.notice(now, 1, (1, &notice(100.0, 0.0)));
+            // 150 arrive, of which 100 come by the honest one.
+            let replies = round(&mut answer, now, Some(100.0), 15);
+            assert!(replies[0].1 <= 100.0 && replies[1].1 >= 25.0, "{lie:?}: {replies:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One rate for several control nodes.
 
+/// What a node says of its demand counts for no more than so many times the rate. Nobody can check it, and
+/// who claims more than all others has the whole rate. An honest node that sees more than that gets less than its part.
+pub(super) const DEMAND_COUNTS: f64 = 3.0;
+
 /// Divides `rate` by demand: what each node offered lately, per second, with what it refused itself, so
 /// that a small share does not make the next one smaller. `None`: the node is silent, and has the floor.
 /// The sum is never above `rate`, whatever the floor is. All in admissions per second.

@@ -6,8 +6,8 @@
 //! while the server has no limit and the nodes still refuse, the rate grows; once all that comes fits,
 //! the limit ends.
 
-use super::divide::divide;
-use tidegate_model::remote::Hits;
+use super::divide::{DEMAND_COUNTS, divide};
+use tidegate_model::remote::{Hits, REMOTE_RATE_MAX};
 use tidegate_units::{Nanos, Rate};
 
 /// By how much the rate grows in a second while the server itself has no limit. At a delay of 5 s it
@@ -113,7 +113,8 @@ impl Feedback {
         node.refused = node.refused.saturating_add(hits.refused);
         let span = hits.span.as_secs_f64();
         if span > 0.0 {
-            let now = hits.offered as f64 / span;
+            // More than any limit may be is no demand, and would stay in the mean for long.
+            let now = (hits.offered as f64 / span).min(REMOTE_RATE_MAX);
             let keep = libm::exp(-span / DEMAND_SECONDS);
             node.demand = Some(node.demand.map_or(now, |mean| keep * mean + (1.0 - keep) * now));
         }
@@ -128,9 +129,10 @@ impl Feedback {
         } else if let Some(total) = self.total {
             self.total = self.grown(now, period, total);
         }
-        let demands: Vec<_> = self.nodes.iter().map(|node| node.recent(now)).collect();
         match self.total {
             Some(total) => {
+                let counts = |node: &Node| node.recent(now).map(|d| d.min(DEMAND_COUNTS * total));
+                let demands: Vec<_> = self.nodes.iter().map(counts).collect();
                 let shares = divide(total, self.floor, &demands).into_iter();
                 shares.map(|share| Some(Rate::per_second(share))).collect()
             }
@@ -158,5 +160,55 @@ impl Feedback {
         // Who still refuses while far less comes does it for a reason of its own.
         let most = total.max(DEMAND_MOST * recent.iter().sum::<f64>());
         needed.then_some(if recent.is_empty() { grown } else { grown.min(most) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_model::remote::Unit;
+
+    fn hits(offered: u64, span_ms: u64) -> Hits {
+        let (scope, unit) =
+            (tidegate_model::remote::Scope::Service("shop".into()), Unit::Connections);
+        Hits { scope, unit, span: Nanos::from_millis(span_ms), offered, refused: 1, probe: false }
+    }
+
+    /// What each node gets of 100 in a round, once they have said this for a second.
+    fn shares(said: &[(u64, u64)]) -> Vec<f64> {
+        let mut feedback = Feedback::new(said.len(), Rate::per_second(0.0));
+        let period = Nanos::from_millis(100);
+        let mut rates = Vec::new();
+        for round in 0..10 {
+            let now = Nanos::from_millis(1_000 + 100 * round);
+            for (node, (offered, span_ms)) in said.iter().enumerate() {
+                feedback.hear(now, node, &hits(*offered, *span_ms));
+            }
+            rates = feedback.tick(now, period, Some(Rate::per_second(100.0)));
+        }
+        rates.into_iter().flatten().map(|rate| rate.get().round()).collect()
+    }
+
+    #[test]
+    fn who_claims_any_demand_leaves_the_others_a_quarter() {
+        assert_eq!(shares(&[(30, 100), (10, 100)]), [75.0, 25.0], "as they say");
+        assert_eq!(shares(&[(u64::MAX, 1), (10, 100)]), [75.0, 25.0]);
+        assert_eq!(shares(&[(u64::MAX, 1), (4, 100), (6, 100)]), [75.0, 10.0, 15.0]);
+        // Of several that want as much as the liar may claim each has its part.
+        let equal = [(u64::MAX, 1), (30, 100), (30, 100), (30, 100)];
+        assert_eq!(shares(&equal), [25.0; 4]);
+    }
+
+    #[test]
+    fn a_claim_is_forgotten_soon() {
+        let mut feedback = Feedback::new(1, Rate::per_second(1.0));
+        feedback.hear(Nanos::SECOND, 0, &hits(u64::MAX, 2_000));
+        let mut now = Nanos::SECOND;
+        for _ in 0..300 {
+            now += Nanos::from_millis(100);
+            feedback.hear(now, 0, &hits(10, 100));
+        }
+        let demand = feedback.nodes()[0].demand(now).map(Rate::get);
+        assert!(demand.is_some_and(|demand| demand < 1_000.0), "{demand:?}");
     }
 }

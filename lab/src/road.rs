@@ -312,7 +312,7 @@ impl<'a> Road<'a> {
     /// # Errors
     /// What the product says, or when the file is none.
     pub fn detach(&self, program: &Path, host: RoadHost, file: &Path) -> Result<()> {
-        let missing = |what: String| LabError::Missing(what);
+        let missing = LabError::Missing;
         let text = std::fs::read_to_string(file).map_err(LabError::io(os::text(file)))?;
         let whole: Value = serde_json::from_str(&text).map_err(|e| missing(e.to_string()))?;
         let pins = whole["daemon"]["pins"].as_str();

@@ -289,6 +289,11 @@ impl Lab {
         self.launch(net, self.cpus_of(cpu), "daemon", (command, false))
     }
 
+    /// Starts a process in a namespace, on the load's CPU.
+    pub(crate) fn start_beside(&self, net: String, name: &str, words: &[&str]) -> Result<Managed> {
+        self.launch(net, self.options.load_cpu.to_string(), name, (words, false))
+    }
+
     /// Starts Apache and waits until it listens.
     ///
     /// # Errors

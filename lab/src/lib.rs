@@ -25,6 +25,7 @@
 //! Everything a lab makes carries its id and is removed by drop, by its guard process when its
 //! owner dies, or by the next lab; see [`sweep`]. Two labs never meet.
 
+mod attack;
 mod cgroup;
 mod datagrams;
 mod error;
@@ -46,6 +47,7 @@ mod shape;
 mod site;
 mod topology;
 
+pub use attack::{AttackCounts, AttackKind};
 pub use cgroup::Group;
 pub use error::{LabError, Result};
 pub use flood::Flood;
@@ -61,7 +63,10 @@ pub use load::{
 pub use process::Managed;
 pub use product::{Product, ProductConfig};
 pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
-pub use road::{Pushback, Road, RoadHost};
+pub use road::{
+    Attacker, Bird, ControlCounts, ControlMeter, InBand, InBandOptions, InBandSeen, MarkCounts,
+    MarkMeter, Pushback, Road, RoadHost, Sections,
+};
 pub use scrape::Scrape;
 pub use server::tiny::TinyOptions;
 pub use server::{

@@ -15,20 +15,32 @@
 //! clients again in bursts, those of a slot of its timers (8 to 64 ms) at once; there they come apart, as those of many
 //! hosts do. Neighbours are entered by hand: ARP would be lost on the full link.
 
+mod attack;
+mod bgp;
+mod control;
+mod in_band;
+mod peers;
+
+pub use attack::{Attacker, MarkCounts, MarkMeter};
+pub use bgp::Bird;
+pub use control::{ControlCounts, ControlMeter};
+pub use in_band::{InBand, InBandOptions, InBandSeen};
+pub use peers::Pushback;
+
 use crate::datagrams::Datagrams;
-use crate::error::Result;
+use crate::error::{LabError, Result};
 use crate::lab::Lab;
 use crate::os;
 use crate::process::Managed;
 use crate::product::{self, Product};
+use crate::server::Server;
 use crate::server::nft::{self, DatagramRule};
 use crate::server::tiny::TinyOptions;
-use crate::server::{Server, tls};
 use crate::shape::{self, Shaped, Shaping};
 use crate::site;
 use crate::topology::{self, Role};
 use crate::{Arrive, Sources, Stream};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
@@ -54,6 +66,20 @@ const CLIENTS: u32 = 60_000;
 /// Port of the servers, and of the sessions between daemons.
 const PORT: u16 = 80;
 const PEERS: u16 = 7_416;
+/// Port of BGP, and of the agents of the published mode.
+const BGP: u16 = 179;
+const AGENTS: u16 = 7_417;
+
+/// What a daemon is told beside its services.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sections {
+    /// Its hooks are at XDP, and not at tcx.
+    pub xdp: bool,
+    /// Its interfaces to clients are a border: marks of what comes from there are cleared.
+    pub border: bool,
+    /// Other sections by name.
+    pub others: Map<String, Value>,
+}
 
 /// A host on the road.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,13 +149,18 @@ impl RoadHost {
 
     /// The section `interfaces` of its daemon.
     #[must_use]
-    pub fn interfaces(self) -> Value {
+    pub fn interfaces(self, sections: &Sections) -> Value {
         let one = |(link, near): (usize, bool)| {
             if near {
-                json!({"name": NAMES[link], "side": "servers"})
-            } else {
-                json!({"name": NAMES[link], "attach": "tcx"})
+                return json!({"name": NAMES[link], "side": "servers"});
             }
+            let attach = if sections.xdp { "xdp" } else { "tcx" };
+            let mut interface = json!({"name": NAMES[link], "attach": attach});
+            // Clients are behind the links that nobody else has an end of.
+            if sections.border && LINKS[link].0.is_none() {
+                interface["border"] = json!(true);
+            }
+            interface
         };
         self.links().map(one).collect()
     }
@@ -160,15 +191,6 @@ fn hardware(link: usize, near: bool) -> String {
 /// The clients of an agent, of two.
 const fn clients(agent: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 16 + agent % 2, 0, 0)
-}
-
-/// What two daemons say of each other, so that S0 limits congested routers.
-#[derive(Clone, Debug)]
-pub struct Pushback {
-    /// The section `cluster` of S0's daemon.
-    pub server: Value,
-    /// The same of each router's.
-    pub routers: Vec<(RoadHost, Value)>,
 }
 
 /// The road, until it is dropped.
@@ -267,22 +289,36 @@ impl<'a> Road<'a> {
         &self,
         program: &Path,
         host: RoadHost,
-        (services, cluster): (&Value, Option<&Value>),
+        (services, sections): (&Value, &Sections),
     ) -> Result<Product> {
         let dir = self.lab.private_dir(&format!("tidegate-{}", host.name()))?;
         let (file, socket) = (dir.join("tidegate.yaml"), dir.join("control.sock"));
         // On the lab's BPF file system, under a name of its own.
         let pins = self.lab.pins().with_file_name(dir.file_name().unwrap_or_default());
         let mut whole = json!({
-            "interfaces": host.interfaces(),
+            "interfaces": host.interfaces(sections),
             "services": services,
             "daemon": {"socket": socket, "http": "off", "pins": pins},
         });
-        if let Some(cluster) = cluster {
-            whole["cluster"] = cluster.clone();
+        for (name, section) in &sections.others {
+            whole[name] = section.clone();
         }
         os::write(&file, whole.to_string())?;
         product::start_in(self.lab, self.net(host), program, (&file, &socket))
+    }
+
+    /// Detaches what a daemon has left on a host that was killed with this configuration.
+    ///
+    /// # Errors
+    /// What the product says, or when the file is none.
+    pub fn detach(&self, program: &Path, host: RoadHost, file: &Path) -> Result<()> {
+        let missing = LabError::Missing;
+        let text = std::fs::read_to_string(file).map_err(LabError::io(os::text(file)))?;
+        let whole: Value = serde_json::from_str(&text).map_err(|e| missing(e.to_string()))?;
+        let pins = whole["daemon"]["pins"].as_str();
+        let pins = pins.ok_or_else(|| missing(format!("pins in {}", file.display())))?;
+        let command = [&os::text(program), "detach", "--pins", pins];
+        topology::within(&self.net(host), &command, "").map(drop)
     }
 
     /// Sends datagrams for S0 until what it gives is dropped.
@@ -296,58 +332,6 @@ impl<'a> Road<'a> {
         command.push(datagrams.json()?);
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         self.lab.start_in(Role::Client, self.lab.load_cpu(), "datagrams", &words)
-    }
-
-    /// Certificates, keys and a grant, made anew, and what daemons are told of them: S0 may limit its service of
-    /// this name at these routers while they are congested.
-    ///
-    /// # Errors
-    /// When they cannot be made or written, or the product issues no grant.
-    pub fn pushback(
-        &self,
-        program: &Path,
-        service: &str,
-        routers: &[RoadHost],
-    ) -> Result<Pushback> {
-        let dir = self.lab.private_dir("peers")?;
-        let holder = RoadHost::S0;
-        let hosts: Vec<(&str, u32)> =
-            routers.iter().chain([&holder]).map(|host| (host.name(), 0)).collect();
-        tls::make_peers(&dir, &hosts)?;
-        for name in ["operator", "holder"] {
-            tls::make_signer(&dir, name)?;
-        }
-        let file = |name: &str| os::text(&dir.join(name));
-        let scope = holder.target().to_string();
-        let issue = ["grants", "issue", "--kind", "rate", "--kind", "datagrams", "--waive-staging"];
-        let (operator, key) = (file("operator.key"), file("holder.pub"));
-        let (identity, scope_word) = (identity(holder), scope.as_str());
-        let of = ["--holder", &identity, "--scope", scope_word, "--operator-key", &operator];
-        let args = [&issue[..], &of[..], &["--holder-key", &key]].concat();
-        os::write(&dir.join("grant"), os::run(&os::text(program), &args)?)?;
-        let own = |host: RoadHost| {
-            let name = host.name();
-            json!({
-                "certificate": file(&format!("{name}.pem")),
-                "key": file(&format!("{name}.key")),
-                "ca_file": file("authority.pem"),
-            })
-        };
-        let mut server = own(holder);
-        server["signing"] = json!({"key": file("holder.key"), "grant": file("grant")});
-        server["report_to"] = json!({});
-        let mut sections = Vec::new();
-        for router in routers {
-            server["report_to"][router.name()] = told(*router, routers, (service, &scope));
-            let mut section = own(*router);
-            section["listen"] = json!(format!("{}:{PEERS}", Ipv4Addr::UNSPECIFIED));
-            section["grants"] = json!({"operator": file("operator.pub"), "files": [file("grant")]});
-            section["peers"] = json!({holder.name(): {
-                "identity": identity, "services": [service], "limits_when_congested": [scope],
-            }});
-            sections.push((*router, section));
-        }
-        Ok(Pushback { server, routers: sections })
     }
 
     /// Limits datagrams for S0 on a host by nftables: what an operator does. Without a rate they are only
@@ -365,24 +349,6 @@ impl<'a> Road<'a> {
 fn sender(agent: u8) -> Ipv4Addr {
     let [a, b, ..] = clients(agent).octets();
     Ipv4Addr::new(a, b, 255, 255)
-}
-
-fn identity(host: RoadHost) -> String {
-    format!("spiffe://example.org/{}", host.name())
-}
-
-/// What S0 is told of a router.
-fn told(router: RoadHost, routers: &[RoadHost], (service, scope): (&str, &str)) -> Value {
-    let mut target = json!({
-        "address": SocketAddrV4::new(router.address(), PEERS).to_string(),
-        "identity": identity(router),
-        "services": [service],
-        "limits": [{"service": service, "scope": scope, "when": "congested"}],
-    });
-    if let Some(before) = router.before().filter(|before| routers.contains(before)) {
-        target["behind"] = json!(before.name());
-    }
-    target
 }
 
 fn process(hosts: &[(RoadHost, Managed)], host: RoadHost) -> u32 {
@@ -488,17 +454,12 @@ mod tests {
         let tcx = |name: &str| json!({"name": name, "attach": "tcx"});
         let servers = |name: &str| json!({"name": name, "side": "servers"});
         let sides = json!([tcx("l2"), tcx("l3"), servers("l4")]);
-        assert_eq!(RoadHost::R2.interfaces(), sides);
-        assert_eq!(RoadHost::S0.interfaces(), json!([tcx("l5")]));
-    }
-
-    /// The next router towards the server is named only where it has a daemon.
-    #[test]
-    fn routers_stand_behind_each_other() {
-        let of = |routers: &[RoadHost]| told(RoadHost::R0, routers, ("s0", "10.64.5.2:80"));
-        assert_eq!(of(&RoadHost::ROUTERS)["behind"], json!("r2"));
-        assert_eq!(of(&[RoadHost::R0]).get("behind"), None);
-        assert_eq!(of(&[RoadHost::R0])["address"], json!("10.64.2.1:7416"));
+        assert_eq!(RoadHost::R2.interfaces(&Sections::default()), sides);
+        assert_eq!(RoadHost::S0.interfaces(&Sections::default()), json!([tcx("l5")]));
+        let edge = Sections { xdp: true, border: true, ..Sections::default() };
+        let wanted = json!({"name": "l0", "attach": "xdp", "border": true});
+        assert_eq!(RoadHost::R0.interfaces(&edge)[0], wanted);
+        assert_eq!(RoadHost::R2.interfaces(&edge)[0].get("border"), None);
     }
 
     /// Each agent's clients have a way back, and datagrams come from outside of their range.

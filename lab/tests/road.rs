@@ -10,7 +10,7 @@
 mod common;
 
 use common::{eventually, lab, one_at_a_time, run, steady};
-use tidegate_lab::{Cost, RoadHost, Shaping, TinyOptions, remains};
+use tidegate_lab::{Cost, InBandOptions, RoadHost, Shaping, TinyOptions, remains};
 use tidegate_units::Nanos;
 
 const NARROW: Shaping = Shaping { bits_per_second: 2_000_000, queue: 50 };
@@ -73,4 +73,54 @@ fn a_serial_server_serves_one_at_a_time() {
     // The last of 20 comes after 0.2 s, and is served after 1 s.
     assert!(time(true) > 0.7);
     assert!(time(false) < 0.7);
+}
+
+/// The published mode, in which packets make limits: a flood fills the link, R2 marks, S0 answers on responses to
+/// the same agent, R2 adds its address, and S0 limits it. Without the flood that is over.
+#[test]
+fn marks_and_options_lead_to_limits_as_published() {
+    let _one = one_at_a_time();
+    let lab = lab();
+    let road = lab.road(&NARROW, None).unwrap();
+    let cost = Cost::wait(Nanos::ZERO);
+    let options = TinyOptions { workers: 32, cost, ..TinyOptions::default() };
+    let server = road.start_tiny(RoadHost::S0, &options).unwrap();
+    let (queue, append, samples) = (25.0, 0.125, 100.0);
+    let told = InBandOptions { rates: (100.0, 50.0), k: 1.2, queue, append, samples };
+    let published = road.in_band_unsafe(&told).unwrap();
+    let stream = || {
+        let arrive = steady(50.0, 8_000);
+        road.stream(("agent", 1), (RoadHost::S0, &server), 300, arrive)
+    };
+    run(&lab, vec![stream()], 12_000);
+    let calm = published.seen();
+    assert_eq!((calm.marked, calm.option_bytes, calm.limits), (0.0, 0.0, 0.0), "{calm:?}");
+
+    let sender = road.send_datagrams(1, (500.0, 1_000)).unwrap();
+    run(&lab, vec![stream()], 12_000);
+    let seen = published.seen();
+    assert!(seen.marked > 0.0 && seen.option_bytes > 0.0 && seen.limits > 0.0, "{seen:?}");
+    assert!(seen.refused_datagrams > 100.0 && seen.refused == 0.0, "{seen:?}");
+    let narrow = road.narrow().counts().unwrap();
+    assert!(seen.option_bytes <= 0.05 * narrow.bytes as f64, "{seen:?} {narrow:?}");
+
+    drop(sender);
+    assert!(eventually(20, || {
+        let seen = published.seen();
+        !seen.congested && seen.datagram_limit.is_none()
+    }));
+}
+
+/// Without a border forged marks and options come to S0, where they are counted.
+#[test]
+fn forged_marks_pass_where_nobody_clears_them() {
+    let _one = one_at_a_time();
+    let lab = lab();
+    let road = lab.road(&NARROW, None).unwrap();
+    let seen = road.see_marks().unwrap();
+    let attacker = road.forge_marks().unwrap();
+    assert!(eventually(20, || seen.counts().is_ok_and(|c| c.options > 20 && c.marks > 10)));
+    assert!(eventually(5, || attacker.counts().sent > 20));
+    let counts = seen.counts().unwrap();
+    assert!(counts.marks < counts.options, "of three marks two are a server's: {counts:?}");
 }

@@ -112,3 +112,16 @@ fn one_seed_one_course() {
     assert_eq!(ran(&short), ran(&short));
     assert_ne!(ran(&short), ran(&NetdrainoSpec { seed: 2, ..short.clone() }));
 }
+
+/// One client of 25 that forges options takes limits away from the published mode; ours has the same as before.
+#[test]
+fn forged_options_stop_the_published_mode_and_not_ours() {
+    let limits = |control: Control, forging: u32| {
+        let out = ran(&NetdrainoSpec { forging, ..spec(control) });
+        (sum(&out, |bin| bin.limits) as f64, throughput(&out))
+    };
+    let (before, with) = (limits(Control::InBand, 0), limits(Control::InBand, 1));
+    assert!(with.0 < 0.5 * before.0, "{with:?}, without forged ones {before:?}");
+    let (before, with) = (limits(Control::OutOfBand, 0), limits(Control::OutOfBand, 1));
+    assert!(with.0 > 0.9 * before.0 && with.1 > 0.95 * before.1, "{with:?}, without {before:?}");
+}

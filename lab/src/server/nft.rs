@@ -86,13 +86,35 @@ fn find_counter(value: &serde_json::Value) -> Option<u64> {
     counters(value).first().copied()
 }
 
-/// All counters in nft's JSON, in the order of the rules.
+/// All counters in nft's JSON, in the order of the rules: packets.
 fn counters(value: &serde_json::Value) -> Vec<u64> {
+    all_counters(value).into_iter().map(|(packets, _)| packets).collect()
+}
+
+/// Packets and bytes.
+fn all_counters(value: &serde_json::Value) -> Vec<(u64, u64)> {
     let rules = value.get("nftables").and_then(serde_json::Value::as_array);
     let rules = rules.into_iter().flatten();
     let expressions = rules.filter_map(|r| r.get("rule")?.get("expr")?.as_array());
-    let packets = |e: &serde_json::Value| e.get("counter")?.get("packets")?.as_u64();
-    expressions.flatten().filter_map(packets).collect()
+    let counter = |e: &serde_json::Value| {
+        let counter = e.get("counter")?;
+        Some((counter.get("packets")?.as_u64()?, counter.get("bytes")?.as_u64()?))
+    };
+    expressions.flatten().filter_map(counter).collect()
+}
+
+/// Packets and bytes of all counters of a table of the family `inet`, in the order of its rules.
+pub(crate) fn counts_of(net: &str, table: &str) -> Result<Vec<(u64, u64)>> {
+    let json = topology::within(net, &["nft", "-j", "list", "table", "inet", table], "")?;
+    let parsed: serde_json::Value = serde_json::from_str(&json)
+        .map_err(|e| LabError::Missing(format!("nftables counters: {e}")))?;
+    Ok(all_counters(&parsed))
+}
+
+/// Deletes such a table.
+pub(crate) fn delete(net: &str, table: &str) {
+    // Gone with the namespace otherwise.
+    let _ = topology::within(net, &["nft", "-f", "-"], &format!("delete table inet {table}\n"));
 }
 
 /// Datagrams for a server, where a rule of ours meets them.
@@ -195,6 +217,7 @@ mod tests {
         let rule = |packets: u64| serde_json::json!({"rule": {"expr": [{"match": {}}, {"counter": {"packets": packets, "bytes": 1}}]}});
         let all = serde_json::json!({"nftables": [{"table": {}}, rule(3), rule(8)]});
         assert_eq!(counters(&all), [3, 8]);
+        assert_eq!(all_counters(&all)[1], (8, 1));
         assert_eq!(find_counter(&all), Some(3));
         assert_eq!(find_counter(&serde_json::json!({})), None);
     }

@@ -22,6 +22,8 @@ const CHANGE: f64 = 0.25;
 const CHANGED: f64 = 25.0;
 /// Entries that fit in an option of 40 bytes: 4 bytes of head, 8 an entry.
 const ENTRIES: u32 = 4;
+/// Bytes of an option with two.
+const OPTION_OF_TWO: u32 = 20;
 /// As published a router is lightly loaded when its average queue is below this share of the threshold.
 const LIGHT: f64 = 1.0 / 3.0;
 
@@ -62,6 +64,12 @@ fn append(packet: &mut Packet, router: usize, sequence: u8) -> u32 {
         }
     }
     0
+}
+
+/// Entries of both congested routers with sequence numbers that they do not have, as an option of somebody else.
+pub(super) fn forged(random: u64) -> (u32, u32) {
+    let entry = |router: u32, sequence: u64| (router + 1) << 4 | sequence as u32 & 15;
+    (entry(1, random) | entry(2, random >> 4) << 8, OPTION_OF_TWO)
 }
 
 fn sum(ticks: &VecDeque<LinkTick>) -> LinkTick {

@@ -77,6 +77,9 @@ pub struct NetdrainoSpec {
     pub asymmetric: bool,
     /// Clients relay SCN (section 4.1).
     pub relay: bool,
+    /// So many of the clients forge: each of their packets has the mark of a congested router, and options of both
+    /// routers, each time with another sequence number.
+    pub forging: u32,
 }
 
 impl NetdrainoSpec {
@@ -118,6 +121,7 @@ impl NetdrainoSpec {
             shift: None,
             asymmetric: false,
             relay: false,
+            forging: 0,
         }
     }
 

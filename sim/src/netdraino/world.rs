@@ -3,10 +3,10 @@
 
 use super::load::{Load, PORT, side};
 use super::outcome::{Bin, Outcome};
-use super::router::{Limit, Router};
+use super::router::{Limit, Router, forged};
 use super::server::{Notice, Server};
 use super::spec::{Control, NetdrainoSpec};
-use super::{PACKET, RELAYED, SCN, SERVERS, TICK};
+use super::{PACKET, RCN, RELAYED, SCN, SERVERS, TICK};
 use crate::net::{
     App, FlowId, Graph, LinkId, LinkSpec, ListenerSpec, Net, NodeId, Notice as Told, Packet, Place,
     QueueSpec, RedSpec, Side, TcpSpec, Verdict,
@@ -316,6 +316,20 @@ impl World<'_> {
         }
     }
 
+    /// A client that forges sends what routers would write; here at the router that it comes to first.
+    fn forge(&mut self, place: Place, packet: &mut Packet) {
+        let edge = self.routers.iter().find(|router| router.node == place.node);
+        let forging = self.places.clients.iter().take(self.spec.forging as usize);
+        let forges = packet.sender == Side::Client
+            && edge.is_some_and(|router| router.link.is_some())
+            && forging.into_iter().any(|client| *client == packet.from);
+        if forges {
+            let (tag, bytes) = forged(self.random.next_u64());
+            (packet.tag, packet.bytes) = (tag, packet.bytes + bytes);
+            packet.marks |= RCN;
+        }
+    }
+
     /// A client that has been told by SCN tells the routers.
     fn relay(&mut self, now: Nanos, place: Place, packet: &mut Packet) {
         if packet.sender == Side::Server && packet.marks & SCN != 0 {
@@ -341,6 +355,7 @@ impl App for World<'_> {
             self.pending.extend(limits);
             return verdict;
         }
+        self.forge(place, packet);
         let to = self.server_of(packet.to);
         match self.routers.iter_mut().find(|router| router.node == place.node) {
             Some(router) => router.packet(net, (place, to), packet),

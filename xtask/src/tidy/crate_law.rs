@@ -43,7 +43,7 @@ const LAW: [(&str, &[&str]); 27] = [
     ),
     ("cli", &["api", "telemetry", "config", "model", "units"]),
     ("dashboard", &["api", "telemetry", "config", "model", "units"]),
-    ("lab", &["workload", "api", "units"]),
+    ("lab", &["workload", "api", "peer", "model", "units"]),
     ("results", &[]),
     ("experiments", &["sim", "lab", "results", "workload", "units"]),
     ("tidegate", &["*"]),

@@ -69,6 +69,8 @@ pub struct Setting {
     pub asymmetric: bool,
     /// Clients relay SCN.
     pub relay: bool,
+    /// Clients that forge marks and options.
+    pub forging: f64,
     /// When all ends.
     pub lasts_s: f64,
     /// Counted from here on.
@@ -98,6 +100,7 @@ impl Default for Setting {
             shift_times: 4.0,
             asymmetric: false,
             relay: false,
+            forging: 0.0,
             lasts_s: 80.0,
             from_s: 20.0,
         }
@@ -128,6 +131,7 @@ impl Setting {
             ("hops", self.hops, (1.0, 2.0)),
             ("shift_s", self.shift_s, (0.0, 1e4)),
             ("shift_times", self.shift_times, (1.0, 100.0)),
+            ("forging", self.forging, (0.0, 25.0)),
             ("lasts_s", self.lasts_s, (self.from_s + 1.0, 1e4)),
             ("from_s", self.from_s, (4.0, 1e4)),
         ] {
@@ -179,6 +183,7 @@ impl Setting {
             }),
             asymmetric: self.asymmetric,
             relay: self.relay,
+            forging: self.forging as u32,
             ..spec
         }
     }

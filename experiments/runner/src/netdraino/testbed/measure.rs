@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! From what was seen of a run to its metrics.
 
+use super::cost;
 use super::load::{AGENTS, MEASURED, Span, name};
 use super::setting::{K, Setting};
-use super::stand::{Look, Mark, RouterLook};
+use super::stand::{Attacked, Look, Mark, RouterLook};
 use tidegate_lab::{LoadReport, RoadHost, StreamReport};
 
 /// Name, unit, value.
@@ -23,6 +24,8 @@ pub(super) struct Seen<'a> {
     pub(super) looks: &'a [Look],
     /// Routers whose rule is there whatever happens.
     pub(super) fixed_rules: usize,
+    /// What became of an attack.
+    pub(super) attacked: Option<Attacked>,
 }
 
 impl Seen<'_> {
@@ -45,6 +48,9 @@ impl Seen<'_> {
             ("congested", "share", self.share(|look| look.routers.iter().any(|r| r.congested))),
         ];
         all.extend(self.link());
+        all.extend(cost::of(self.marks));
+        all.extend(self.held());
+        all.extend(self.attacked.iter().flat_map(|attacked| cost::attack(attacked, self.looks)));
         if self.setting.udp_mbit > 0.0 {
             all.extend(self.datagrams());
         }
@@ -176,6 +182,26 @@ impl Seen<'_> {
         near.map(|second| second as f64)
     }
 
+    /// A rule of FlowSpec that holds in the whole measured part: what it lets pass, and what arrives, over its rate.
+    fn held(&self) -> Vec<Metric> {
+        let inside = |look: &&Look| (self.span.from..self.span.to).contains(&self.time_of(look));
+        let seen: Vec<&Look> = self.looks.iter().filter(inside).collect();
+        let rule = |look: &&Look| {
+            let router = look.routers.iter().find(|router| router.passed.is_some())?;
+            Some((look.at_s, router.passed?, router.limit?))
+        };
+        let rules: Option<Vec<(f64, f64, f64)>> = seen.iter().map(rule).collect();
+        let Some([(began, before, _), .., (ended, after, rate)]) = rules.as_deref() else {
+            return Vec::new();
+        };
+        let passed = (after - before) / (ended - began).max(1e-9);
+        vec![
+            ("told", "1/s", *rate),
+            ("rule_over_rate", "ratio", passed / rate),
+            ("arrivals_over_rate", "ratio", self.rate(|look| look.arrived) / rate),
+        ]
+    }
+
     fn link(&self) -> [Metric; 2] {
         let (begin, end) = self.marks;
         let of = |count: fn(&Mark) -> u64| count(&end).saturating_sub(count(&begin)) as f64;
@@ -264,7 +290,7 @@ mod tests {
         let (setting, report) = (Setting::default(), report());
         let span = Span { from: 2.0, to: looks.len() as f64 - 1.0 };
         let (setting, report) = (&setting, &report);
-        of(&Seen { setting, report, span, marks, looks, fixed_rules: 0 })
+        of(&Seen { setting, report, span, marks, looks, fixed_rules: 0, attacked: None })
     }
 
     fn value(all: &[Metric], name: &str) -> Option<f64> {
@@ -314,11 +340,28 @@ mod tests {
                 dropped: 100 * many,
             },
             datagrams: DatagramCounts { passed: 40 * many, refused: 80 * many },
+            ..Mark::default()
         };
         let all = looks(&[100.0; 4], 9);
         let (used, datagrams) =
             with(&all, (mark(7.0, 1), mark(9.0, 2)), |seen| (seen.link(), seen.datagrams()));
         assert_eq!((used[0].2, used[1].2), (0.5, 0.25));
         assert_eq!([datagrams[0].2, datagrams[1].2, datagrams[2].2], [60.0, 20.0, 1.0]);
+    }
+
+    /// A rule of 100/s of which 102/s pass; and one that was not there all the time.
+    #[test]
+    fn a_rule_holds_its_rate_while_it_is_there() {
+        let mut all = looks(&[100.0; 6], 0);
+        for (second, look) in all.iter_mut().enumerate() {
+            look.routers[1].passed = Some(102.0 * second as f64);
+        }
+        let held = |looks: &[Look]| with(looks, <(Mark, Mark)>::default(), |seen| seen.held());
+        let found = held(&all);
+        assert_eq!(value(&found, "told"), Some(100.0));
+        assert!((value(&found, "rule_over_rate").unwrap() - 1.02).abs() < 1e-9, "{found:?}");
+        assert_eq!(value(&found, "arrivals_over_rate"), Some(1.0));
+        all[3].routers[1].passed = None;
+        assert!(held(&all).is_empty());
     }
 }

@@ -78,7 +78,8 @@ pub fn run(
     watch.step("making the lab, four routers and a narrow link");
     let network = NetworkOptions { segmentation: false, ..NetworkOptions::default() };
     let usual = LabOptions::new(options.helper.clone());
-    let lab = Lab::new(LabOptions { network, ..usual }).context("the lab")?;
+    // Attackers, BGP and programs of the published mode are on the load's CPU as well.
+    let lab = Lab::new(LabOptions { network, load_first: true, ..usual }).context("the lab")?;
     let (link_mbit, queue, access_mbit) = jobs[0].setting.links();
     let shaping = |mbit: f64, queue: u32| Shaping { bits_per_second: (mbit * 1e6) as u64, queue };
     let narrow = shaping(link_mbit, queue as u32);
@@ -202,7 +203,8 @@ impl Runner<'_> {
                 add("gain", "share", own / base - 1.0);
             }
             for (metric, of_quiet) in OF_QUIET {
-                if let Some((own, quiet)) = pair(metric, (name, scenario.quiet)) {
+                let quiet = scenario.quiet.and_then(|quiet| pair(metric, (name, quiet)));
+                if let Some((own, quiet)) = quiet {
                     add(of_quiet, "ratio", own / quiet);
                 }
             }
@@ -216,11 +218,12 @@ impl Runner<'_> {
         let from = self.extent.warm_s;
         let span = Span { from, to: from + self.extent.seconds };
         let (report, looks, marks) = self.play(&stand, (setting, span), round)?;
-        let fixed_rules = stand.fixed_rules(setting);
+        let (fixed_rules, attacked) = (stand.fixed_rules(setting), stand.attacked()?);
         let looks = &looks;
-        let seen = Seen { setting, report: &report, span, marks, looks, fixed_rules };
-        let made = Made { metrics: seen.metrics(), course: seen.course() };
-        stand.end()?;
+        let seen = Seen { setting, report: &report, span, marks, looks, fixed_rules, attacked };
+        let mut made = Made { metrics: seen.metrics(), course: seen.course() };
+        let gone = stand.end((self.road, &self.options.program), setting)?;
+        made.metrics.extend(gone.map(|gone| ("gone", "s", gone.as_secs_f64())));
         Ok((report.void, made))
     }
 
@@ -256,6 +259,10 @@ impl Runner<'_> {
             lab.run_script(&plan, &mut script, &mut |progress| watch.second(progress))
         })?;
         drop((script, senders));
+        // A load that is all answered ends before its time, and the script with it.
+        if ends[1].get() == Mark::default() {
+            note(&ends[1])?;
+        }
         Ok((report?, looks, (ends[0].get(), ends[1].get())))
     }
 }

@@ -19,8 +19,10 @@ pub struct Scenario {
     pub kind: String,
     /// What is varied.
     pub x: Axis,
-    /// Where S0 is quiet, so that no more comes than it takes: one of the values of x, in quick runs as well.
-    pub quiet: f64,
+    /// Where S0 is quiet, so that no more comes than it takes: one of the values of x, in quick runs as well. None
+    /// where that is not compared.
+    #[serde(default)]
+    pub quiet: Option<f64>,
     /// At which x the course over time is kept (x_name `time_s`).
     pub course: f64,
     /// Changes to the defaults, for all.
@@ -107,9 +109,10 @@ impl Scenario {
         for quick in [false, true] {
             self.extent(quick).check(self)?;
             let points = self.x.points(quick);
-            ensure!(points.contains(&self.quiet), "S0 is never quiet, quick: {quick}");
+            let quiet = self.quiet.is_none_or(|quiet| points.contains(&quiet));
+            ensure!(quiet, "S0 is never quiet, quick: {quick}");
         }
-        let first = self.setting(&self.variants[0], self.quiet)?;
+        let first = self.setting(&self.variants[0], self.x.at[0])?;
         for variant in &self.variants {
             for x in self.x.at.iter().chain(&self.x.quick) {
                 let setting = self.setting(variant, *x)?;
@@ -119,7 +122,7 @@ impl Scenario {
                 ensure!(one, "{}: all runs have the same links", what());
                 let quiet = setting.s0_requests <= setting.s0_rate
                     && setting.datagrams() <= setting.s0_datagrams;
-                ensure!(quiet || *x != self.quiet, "{}: S0 is not quiet", what());
+                ensure!(quiet || Some(*x) != self.quiet, "{}: S0 is not quiet", what());
             }
         }
         Ok(())
@@ -157,9 +160,10 @@ mod tests {
             ..Setting::default()
         };
         assert_eq!(setting, wanted);
-        assert_eq!(of("naive", scenario.quiet).s0_requests, 0.0);
+        let quiet = scenario.quiet.unwrap();
+        assert_eq!(of("naive", quiet).s0_requests, 0.0);
         assert_eq!(scenario.full.seconds, 60.0);
-        assert_eq!(scenario.x.at.iter().filter(|x| **x != scenario.quiet).count(), 5);
+        assert_eq!(scenario.x.at.iter().filter(|x| **x != quiet).count(), 5);
     }
 
     #[test]
@@ -167,7 +171,7 @@ mod tests {
         type Break = fn(&mut Scenario);
         let cases: [(Break, &str); 4] = [
             (|s| s.gain_over = "nobody".into(), "gain_over"),
-            (|s| s.quiet = 7.0, "never quiet"),
+            (|s| s.quiet = Some(7.0), "never quiet"),
             (|s| s.quick.variants = vec!["no-such".into()], "no-such"),
             (|s| drop(s.variants[0].set.insert("queue".into(), 20.into())), "the same links"),
         ];

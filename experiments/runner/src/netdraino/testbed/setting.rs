@@ -5,6 +5,7 @@
 use crate::setting::within;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
+use tidegate_lab::{AttackKind, RoadHost};
 
 /// k: a constant of the product, and the paper's (table II).
 pub(super) const K: f64 = 1.2;
@@ -26,6 +27,79 @@ pub enum Control {
     Naive,
     /// The product: the routers within `hops` links have a daemon, and S0 limits those that are congested.
     OutOfBand,
+    /// As published: marks and options of packets lead to limits at R2. Nothing of the product limits. Only with
+    /// `unsafe_marks_make_limits`.
+    InBand,
+    /// The product: S0 announces its limit by BGP FlowSpec to R3, which is not ours, and R2 enforces what R3 sends.
+    Flowspec,
+}
+
+/// Who attacks the limits meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Attack {
+    /// Nobody.
+    None,
+    /// Hosts without a certificate of the authority.
+    Strangers,
+    /// S1, which is compromised, limits S0.
+    Forged,
+    /// The same repeats its own limits.
+    Replays,
+    /// In the place of R1 somebody else.
+    Impostor,
+    /// R1, which is compromised; what it passes comes through R2.
+    LiarBehind,
+    /// R3, which is compromised: the router nearest to the servers.
+    Liar,
+    /// Clients send marks and options, and S1 the marks of an overloaded server.
+    Marks,
+}
+
+impl Attack {
+    /// How it is done, where it speaks the protocol of peers.
+    #[must_use]
+    pub const fn kind(self) -> Option<AttackKind> {
+        match self {
+            Self::None | Self::Marks => None,
+            Self::Strangers => Some(AttackKind::Strangers),
+            Self::Forged => Some(AttackKind::Forged),
+            Self::Replays => Some(AttackKind::Replays),
+            Self::Impostor => Some(AttackKind::Impostor),
+            Self::LiarBehind | Self::Liar => Some(AttackKind::Liar),
+        }
+    }
+
+    /// The router in whose place it stands.
+    #[must_use]
+    pub const fn place(self) -> Option<RoadHost> {
+        match self {
+            Self::Impostor | Self::LiarBehind => Some(RoadHost::R1),
+            Self::Liar => Some(RoadHost::R3),
+            _ => None,
+        }
+    }
+}
+
+/// The BGP speaker of S0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Speaker {
+    /// GoBGP.
+    Gobgp,
+    /// ExaBGP.
+    Exabgp,
+}
+
+impl Speaker {
+    /// As the product's configuration says it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gobgp => "gobgp",
+            Self::Exabgp => "exabgp",
+        }
+    }
 }
 
 /// One setting.
@@ -63,6 +137,21 @@ pub struct Setting {
     pub hops: f64,
     /// Clients give up after so long; in the lab 10 s everywhere.
     pub patience_s: f64,
+    /// Whether S1 has a grant for itself, and routers know its service.
+    pub neighbour: bool,
+    /// Who attacks.
+    pub attack: Attack,
+    /// How S0 announces, with `flowspec`.
+    pub speaker: Speaker,
+    /// Whoever can send packets can make limits: the published mode (`in-band`) wants this to be said.
+    pub unsafe_marks_make_limits: bool,
+    /// Average queue above which R2 is congested, with `in-band` (table II).
+    pub th: f64,
+    /// `p_a`, with `in-band` (table II).
+    pub append: f64,
+    /// Estimated packets of a class before R2 gets a limit, with `in-band`. The paper does not print it: as in the
+    /// simulator.
+    pub samples: f64,
 }
 
 impl Default for Setting {
@@ -82,6 +171,13 @@ impl Default for Setting {
             s0_serves: 110.0,
             hops: 3.0,
             patience_s: 10.0,
+            neighbour: false,
+            attack: Attack::None,
+            speaker: Speaker::Gobgp,
+            unsafe_marks_make_limits: false,
+            th: 25.0,
+            append: 0.125,
+            samples: 200.0,
         }
     }
 }
@@ -106,14 +202,30 @@ impl Setting {
             ("s0_serves", self.s0_serves, (self.s0_rate, 1e4)),
             ("hops", self.hops, (2.0, 3.0)),
             ("patience_s", self.patience_s, (1.0, 60.0)),
+            ("th", self.th, (0.1, 1e4)),
+            ("append", self.append, (0.001, 1.0)),
+            ("samples", self.samples, (1.0, 1e6)),
         ] {
             within(name, value, range)?;
         }
+        self.combine()?;
         let (bytes, link) = (self.wanted_bytes(), self.link_bytes());
         ensure!(
             bytes <= link,
             "k times what S0 takes, and S1's load: {bytes:.0} of {link:.0} bytes/s"
         );
+        Ok(())
+    }
+
+    fn combine(&self) -> Result<()> {
+        let in_band = self.control == Control::InBand;
+        ensure!(
+            in_band == self.unsafe_marks_make_limits,
+            "in-band lets packets make limits: it needs unsafe_marks_make_limits, and nothing else does"
+        );
+        let attacked = self.attack != Attack::None;
+        let whole = self.control == Control::OutOfBand && self.neighbour && self.hops >= 3.0;
+        ensure!(!attacked || whole, "attacks are on out-of-band with all routers and a neighbour");
         Ok(())
     }
 
@@ -163,7 +275,28 @@ mod tests {
     fn a_value_out_of_range_is_named() {
         let wrong = Setting { hops: 1.0, ..Setting::default() };
         assert!(wrong.check().unwrap_err().to_string().contains("hops"));
+        let wrong = Setting { append: 2.0, ..Setting::default() };
+        assert!(wrong.check().unwrap_err().to_string().contains("append"));
         let wrong = Setting { s0_serves: 90.0, ..Setting::default() };
         assert!(wrong.check().unwrap_err().to_string().contains("s0_serves"));
+    }
+
+    /// The published mode is unsafe, and whoever wants it says so.
+    #[test]
+    fn packets_make_limits_only_where_that_was_wanted() {
+        let published = Setting { control: Control::InBand, ..Setting::default() };
+        let why = published.check().unwrap_err().to_string();
+        assert!(why.contains("unsafe_marks_make_limits"), "{why}");
+        let wanted = Setting { unsafe_marks_make_limits: true, ..published };
+        wanted.check().unwrap();
+        let ours = Setting { control: Control::OutOfBand, ..wanted };
+        assert!(ours.check().is_err());
+    }
+
+    #[test]
+    fn attacks_are_on_ours() {
+        let attacked = Setting { attack: Attack::Forged, neighbour: true, ..Setting::default() };
+        assert!(attacked.check().is_err());
+        Setting { control: Control::OutOfBand, ..attacked }.check().unwrap();
     }
 }

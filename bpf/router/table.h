@@ -222,7 +222,9 @@ static __always_inline int tg_router_syn_in_doubt(__u64 last)
 
 	if (!since)
 		return 0;
-	now = bpf_ktime_get_ns() >> TG_ROUTER_SEEN_SHIFT;
+	now = bpf_ktime_get_ns() >> TG_ROUTER_SEEN_SHIFT & TG_ROUTER_NOTE_MASK;
+	/* as it is written */
+	now = now ? now : 1;
 	return ((now - since) & TG_ROUTER_NOTE_MASK) < TG_ROUTER_LOST_UNITS;
 }
 

@@ -9,7 +9,7 @@ use crate::objects::{self, Load};
 use crate::syscall::{self, Side as Way};
 use crate::taps::{Kind, Taps};
 use crate::{Error, Interface};
-use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
+use libbpf_rs::{ErrorKind, MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::Ipv4Addr;
@@ -152,7 +152,11 @@ impl Marks {
         let numbers: BTreeSet<u32> = numbers.iter().copied().take(abi::MARK_LINKS).collect();
         let map = self.maps.get(LINKS)?;
         for over in self.congested.difference(&numbers) {
-            map.delete(&over.to_ne_bytes()).map_err(Error::map(LINKS))?;
+            match map.delete(&over.to_ne_bytes()) {
+                // A write that failed: it is not there.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                deleted => deleted.map_err(Error::map(LINKS))?,
+            }
         }
         // Those that are written from here on are deleted in any case.
         self.congested = numbers;

@@ -279,13 +279,32 @@ fn a_reload_that_fails_halfway_mixes_no_actions() {
     let mut world = World::new(limit(Reset, &[(V4, None, Drop)])).with_tokens(SLOW, 1);
     assert_eq!(world.syn("203.0.113.1", 1), RouterOutcome::Passes);
     assert_eq!(world.syn(V4, 2), RouterOutcome::Dropped);
-    // One more than there is room for, and before the other class in the order of writing.
-    let many: Vec<String> = (0..1 << 14).map(|n| format!("10.0.{}.{}", n >> 8, n & 255)).collect();
-    let more = limit(Reset, &[(&many.join(" "), None, Reset), (V4, None, Drop)]);
+    // Before the other class in the order of writing.
+    let more = limit(Reset, &[(&too_many(), None, Reset), (V4, None, Drop)]);
     world.router.follow(&config(more)).unwrap();
     world.router.refuse(&Replies::default()).unwrap_err();
     assert_eq!(world.syn(V4, 3), RouterOutcome::Dropped);
     assert!(matches!(world.syn("203.0.113.1", 3), RouterOutcome::Reply(_)));
+}
+
+/// More addresses than there is room for.
+fn too_many() -> String {
+    let all = (0..1 << 14).map(|n| format!("223.0.{}.{}", n >> 8, n & 255));
+    all.collect::<Vec<_>>().join(" ")
+}
+
+/// The class of a prefix changes, and a part of it gets the class of before: this part never has another one.
+#[test]
+fn a_nested_prefix_is_written_before_what_is_around_it() {
+    use RouterAction::{Drop, Reset};
+    let mut world = World::new(limit(Reset, &[("10.0.0.0/8", None, Drop)])).with_tokens(SLOW, 1);
+    assert_eq!(world.syn("203.0.113.1", 1), RouterOutcome::Passes);
+    let many = too_many();
+    let more =
+        [("10.0.0.0/8", None, Reset), ("10.1.0.0/16", None, Drop), (many.as_str(), None, Reset)];
+    world.router.follow(&config(limit(Reset, &more))).unwrap();
+    world.router.refuse(&Replies::default()).unwrap_err();
+    assert_eq!(world.syn("10.1.0.1", 2), RouterOutcome::Dropped);
 }
 
 /// Where the interface is trusted, what no prefix names; with the words of services.

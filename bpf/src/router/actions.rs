@@ -57,7 +57,8 @@ impl Router {
             let named = u32::from(named(class.action));
             wanted.extend(class.sources.iter().map(|source| (key(source), named)));
         }
-        for (source, action) in &wanted {
+        // Long prefixes first: what is in a short one may be refused otherwise, before and after.
+        for (source, action) in wanted.iter().rev() {
             if self.classes.get(source) != Some(action) {
                 self.maps.write(CLASSES, source, &action.to_ne_bytes())?;
                 self.classes.insert(*source, *action);

@@ -22,7 +22,7 @@ pub struct InBandConfig {
     /// The bit by which a server says that it is overloaded (SCN).
     #[schemars(range(min = 0, max = BIT_MAX))]
     pub server_bit: u8,
-    /// Whether this host sets and reads marks, on all interfaces with hooks (Linux 6.6): as a router that is congested,
+    /// Whether this host sets and reads marks, on all interfaces (Linux 6.6): as a router that is congested,
     /// and as a server that refuses. A mark makes a router send its notice sooner, and nothing else. Changes by a
     /// restart only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -47,7 +47,7 @@ pub struct RouterConfig {
     #[schemars(range(min = SAMPLE_RANGE.0, max = SAMPLE_RANGE.1))]
     pub sample: u32,
     /// Shows which hosts and paths a flash crowd asks for, where a packet shows them: HTTP/1 in cleartext, and server
-    /// names of TLS. For that the begin of one request in four is read meanwhile. Off by default.
+    /// names of TLS. For that the begin of requests is read meanwhile, of a connection at most one a second. Off by default.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hot_spots: bool,
     /// Limits new connections to a destination while it has a flash crowd. Without it nothing is limited.

@@ -123,7 +123,7 @@ pub struct InterfaceConfig {
     #[serde(default)]
     pub trust_dscp: bool,
     /// Of a router: whether clients or servers are behind it. Packets are evaluated where they come from
-    /// clients. An interface to the servers has no hook: its queue is watched, so that the router knows
+    /// clients. An interface to the servers evaluates nothing: its queue is watched, so that the router knows
     /// when the way to them is congested.
     #[serde(default)]
     pub side: Side,

@@ -80,11 +80,7 @@ impl Proxy {
             Self::Haproxy => ("127.0.0.1:9470", format!("unix@{}", path("edge.sock"))),
             _ => ("/run/tidegate/edge.sock", path("edge.sock")),
         };
-        let sockets = [
-            asked,
-            (shown, reports.to_owned()),
-            ("127.0.0.1:8080", back.to_string()),
-        ];
+        let sockets = [asked, (shown, reports.to_owned()), ("127.0.0.1:8080", back.to_string())];
         match self {
             Self::Nginx => Self::nginx(dir, &sockets, front),
             Self::Haproxy => Self::haproxy(dir, &sockets, front),

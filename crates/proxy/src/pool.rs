@@ -111,6 +111,13 @@ impl Lease {
         }
     }
 
+    /// Its body does not go over this connection any more.
+    fn forget(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.pool.servers[self.at].uploads().end(place);
+        }
+    }
+
     /// The body of its request.
     pub(crate) fn upload(&self) -> &Upload {
         &self.upload
@@ -132,8 +139,9 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let server = &self.pool.servers[self.at];
         server.in_flight.fetch_sub(1, Relaxed);
-        if let Some(place) = self.place {
-            server.uploads().end(place);
+        // A body that still comes holds its connection, also behind the response: it may have to give way.
+        if self.upload.ended.load(Relaxed) {
+            self.forget();
         }
     }
 }
@@ -313,6 +321,7 @@ impl Pool {
                 Some(Err(mut error)) => {
                     // What was not sent comes back; the server had closed a kept connection.
                     request = error.take_message().ok_or(Failure::Broken)?;
+                    lease.forget();
                     tries.last = Failure::Broken;
                     if !again {
                         tries.tried |= 1 << at;
@@ -345,10 +354,12 @@ impl Pool {
         }
     }
 
-    /// Closes connections that nobody has used for too long.
+    /// Closes connections that nobody has used for too long, and forgets uploads that have ended behind their
+    /// responses.
     pub(crate) fn prune(&self) {
         let now = self.clock.now();
         for server in &self.servers {
+            server.uploads().prune();
             server.idle().retain(|idle| {
                 !idle.connection.sender.is_closed()
                     && now.since(idle.since) <= self.upstream.idle_timeout

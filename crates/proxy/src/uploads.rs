@@ -3,7 +3,7 @@
 //!
 //! A client that sends its body slowly, or stops, holds a connection for as long as `body_timeout` lets it. That
 //! is harmless while there are connections. When there are none, the upload that let the server wait for
-//! longest ends for the next request. Where the uploads of one source hold more than [`SHARE`] of the connections
+//! longest ends for the next request, also behind its response. Where the uploads of one source hold more than [`SHARE`] of the connections
 //! they end for a request of another source however short their pause is, and no other upload ends for a request of
 //! that source. Nothing is refused to a source for what it holds: a proxy or load balancer in front, whose clients
 //! all have its address, may use every connection that nobody else wants.
@@ -48,11 +48,18 @@ impl Uploads {
         self.by_id.remove(&id);
     }
 
+    /// Forgets what has ended, or whose connection has.
+    pub(crate) fn prune(&mut self) {
+        let goes_on =
+            |sending: &Sending| !sending.upload.ended.load(Relaxed) && !sending.task.is_finished();
+        self.by_id.retain(|_, sending| goes_on(sending));
+    }
+
     /// Ends one of them for a request of this source, where there are at most so many connections. False: none
     /// gives way.
     pub(crate) fn give_way(&mut self, now: Nanos, asks: IpAddr, connections: u32) -> bool {
         // What has ended waits for the server.
-        self.by_id.retain(|_, sending| !sending.upload.ended.load(Relaxed));
+        self.prune();
         let Some(sending) = self.next(now, asks, connections).and_then(|id| self.by_id.remove(&id))
         else {
             return false;
@@ -165,5 +172,15 @@ mod tests {
         world.uploads.by_id[&1].upload.ended.store(true, Relaxed);
         assert!(!world.uploads.give_way(NOW, source(2), CONNECTIONS));
         assert!(world.uploads.by_id.is_empty());
+    }
+
+    #[test]
+    fn an_upload_whose_connection_has_ended_does_not_give_way() {
+        let mut world = World::new(&[(1, 900, 0)]);
+        let task = world.uploads.by_id[&1].task.clone();
+        task.abort();
+        world.runtime.block_on(tokio::task::yield_now());
+        assert!(!world.uploads.give_way(NOW, source(2), CONNECTIONS));
+        assert!(!world.uploads.by_id.contains_key(&1));
     }
 }

@@ -10,7 +10,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -380,6 +380,24 @@ fn bodies_that_are_only_announced_hold_no_connection_of_the_server() {
     wait_for("it is in flight", || (world.in_flight() == 1).then_some(()));
     assert_eq!(status(&get(world.front, "/")), 200);
     assert_eq!(server.heads().len(), 1);
+}
+
+/// The server has refused the body, whole, before it came: it stops, and gives way like others.
+#[test]
+fn a_body_that_stops_behind_its_response_gives_way() {
+    let server = Server::start();
+    let keys = format!(
+        "clients: {{body_timeout: 60s}}\n    upstream: {{servers: [{}], connections: 1}}",
+        server.address
+    );
+    let world = World::new(free_port(), &keys);
+    let mut stream = TcpStream::connect(world.front).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"POST /refuse HTTP/1.1\r\nHost: shop\r\nContent-Length: 9\r\n\r\nx").unwrap();
+    let mut reader = BufReader::new(stream);
+    assert_eq!(status(&common::head(&mut reader).unwrap()), 413);
+    wait_for("another is served", || (status(&get(world.front, "/")) == 200).then_some(()));
+    drop(reader);
 }
 
 /// As many clients as may be announce bodies, in HTTP/1.1: they make room, like those who send no whole head.

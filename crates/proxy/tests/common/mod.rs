@@ -40,7 +40,8 @@ pub(crate) fn free_port() -> SocketAddr {
 pub(crate) type Heads = Arc<Mutex<Vec<String>>>;
 
 /// A server that answers as the path of a request asks for: `/sleep/MS`, `/long/BYTES`, `/echo`, `/early` (the
-/// same, of four bytes, and its head before the body has come), `/break`.
+/// same, of four bytes, and its head before the body has come), `/refuse` (a whole 413 before the body has come),
+/// `/break`.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) heads: Heads,
@@ -115,6 +116,11 @@ fn attend(stream: TcpStream, heads: &Heads) {
         {
             return;
         }
+        if head.starts_with("POST /refuse ")
+            && writer.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n").is_err()
+        {
+            return;
+        }
         let Some(sent) = body(&mut reader, &head) else { return };
         let path = head.split(' ').nth(1).unwrap().to_owned();
         let mut parts = path[1..].splitn(2, '/');
@@ -132,6 +138,7 @@ fn attend(stream: TcpStream, heads: &Heads) {
                 }
                 continue;
             }
+            (Some("refuse"), _) => continue,
             (Some("break"), _) => {
                 let _ = writer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort");
                 return;

@@ -372,16 +372,19 @@ impl Outgoing {
 
 impl Passed {
     fn poll(&mut self, cx: &mut Context<'_>) -> Polled {
+        // Who asks for more has taken what there was.
+        self.under_way.iter().for_each(UnderWay::taken);
+        self.lease.iter().for_each(|lease| lease.download().taken());
         let polled = self.poll_inner(cx);
-        if let (Poll::Ready(Some(Ok(_))), Some(under_way)) = (&polled, &self.under_way) {
-            under_way.gave();
+        if let Poll::Ready(Some(Ok(_))) = &polled {
+            self.under_way.iter().for_each(UnderWay::gave);
+            let now = self.report.front.now();
+            self.lease.iter().for_each(|lease| lease.download().gave(now));
         }
         polled
     }
 
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Polled {
-        // Who asks for more has taken what there was.
-        self.under_way.iter().for_each(UnderWay::taken);
         let mut polled = Pin::new(&mut self.inner).poll_frame(cx);
         while let Poll::Ready(Some(Ok(frame))) = &polled
             && frame.is_trailers()
@@ -414,22 +417,30 @@ impl Passed {
         }
         let frame = ready!(polled);
         match &frame {
+            // All of it has left the server, whenever its client takes it.
+            Some(Ok(_)) if self.inner.is_end_stream() => self.end(self.status),
             Some(Ok(_)) => {}
-            Some(Err(_)) => {
-                self.failed = true;
-                let upload = self.lease.as_ref().map(Lease::upload);
-                let by_client = upload.and_then(Upload::fault).is_some();
-                let counters = &self.report.front.counters;
-                let (counter, status) = match by_client {
-                    true => (&counters.malformed, CLIENT_LEFT),
-                    false => (&counters.broken, 502),
-                };
-                crate::counters::one(counter);
-                self.end(status);
-            }
+            Some(Err(_)) => self.breaks(),
             None => self.end(self.status),
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    /// It has broken off: by its client, if that stopped its own body or did not take this one, else by the server.
+    fn breaks(&mut self) {
+        self.failed = true;
+        let counters = &self.report.front.counters;
+        let lease = self.lease.as_ref();
+        let status = if lease.map(Lease::upload).and_then(Upload::fault).is_some() {
+            crate::counters::one(&counters.malformed);
+            CLIENT_LEFT
+        } else if lease.is_some_and(|lease| lease.download().cut()) {
+            CLIENT_LEFT
+        } else {
+            crate::counters::one(&counters.broken);
+            502
+        };
+        self.end(status);
     }
 
     /// The server pauses; true: it has for too long.

@@ -19,6 +19,7 @@
 mod body;
 mod connection;
 mod counters;
+mod downloads;
 mod exchange;
 mod front;
 mod head;

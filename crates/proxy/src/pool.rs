@@ -6,9 +6,11 @@
 //! for as long as connecting may take. A request goes to another server, or to another connection, only
 //! while nothing of it was sent.
 //!
-//! When each server has as many connections as may be, an upload may have to give way ([`Uploads`]).
+//! When each server has as many connections as may be, an upload may have to give way ([`Uploads`]), or else a
+//! response that its client does not take ([`Downloads`]).
 
 use crate::body::{Upload, Uploaded};
+use crate::downloads::{Download, Downloads};
 use crate::front::{SharedClock, duration};
 use crate::uploads::Uploads;
 use hyper::body::Incoming;
@@ -66,6 +68,7 @@ struct Server {
     /// Connections that may still be opened.
     places: Arc<Semaphore>,
     uploads: Mutex<Uploads>,
+    downloads: Mutex<Downloads>,
     /// 0: it could be connected to when that was tried last.
     down_until_ns: AtomicU64,
 }
@@ -77,6 +80,10 @@ impl Server {
 
     fn uploads(&self) -> MutexGuard<'_, Uploads> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn downloads(&self) -> MutexGuard<'_, Downloads> {
+        self.downloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,12 +102,16 @@ pub(crate) struct Lease {
     upload: Arc<Upload>,
     /// Its body among those that are under way.
     place: Option<u64>,
+    download: Arc<Download>,
+    /// Its response among those that are under way.
+    taken_at: Option<u64>,
 }
 
 impl Lease {
     fn new(pool: &Arc<Pool>, at: usize, upload: Arc<Upload>) -> Self {
         pool.servers[at].in_flight.fetch_add(1, Relaxed);
-        Self { pool: Arc::clone(pool), at, connection: None, upload, place: None }
+        let (pool, download) = (Arc::clone(pool), Arc::default());
+        Self { pool, at, connection: None, upload, place: None, download, taken_at: None }
     }
 
     /// Its body comes from this source, and goes over this connection.
@@ -123,6 +134,19 @@ impl Lease {
         &self.upload
     }
 
+    /// The head of its response has come, over this connection.
+    fn responds(&mut self, connection: Connection) {
+        self.download.gave(self.pool.clock.now());
+        let mut downloads = self.pool.servers[self.at].downloads();
+        self.taken_at = Some(downloads.begin(Arc::clone(&self.download), connection.task.clone()));
+        self.connection = Some(connection);
+    }
+
+    /// Its response.
+    pub(crate) fn download(&self) -> &Download {
+        &self.download
+    }
+
     /// Its response has ended: the connection may serve another.
     pub(crate) fn give_back(mut self) {
         // A body that still comes would be part of the next request.
@@ -142,6 +166,9 @@ impl Drop for Lease {
         // A body that still comes holds its connection, also behind the response: it may have to give way.
         if self.upload.ended.load(Relaxed) {
             self.forget();
+        }
+        if let Some(place) = self.taken_at {
+            self.pool.servers[self.at].downloads().end(place);
         }
     }
 }
@@ -163,6 +190,7 @@ impl Pool {
             in_flight: AtomicUsize::new(0),
             places: Arc::new(Semaphore::new(upstream.connections as usize)),
             uploads: Mutex::default(),
+            downloads: Mutex::default(),
             down_until_ns: AtomicU64::new(0),
         };
         let servers = upstream.servers.iter().map(server).collect();
@@ -253,14 +281,17 @@ impl Pool {
         connected.map(Some).ok_or(Failure::Unreachable)
     }
 
-    /// A place at a server that had none: of an upload that gives way to a request of this source.
+    /// A place at a server that had none: of an upload that gives way to a request of this source, or else of a
+    /// response that nobody takes.
     async fn make_room(&self, full: u64, source: IpAddr) -> Option<(usize, OwnedSemaphorePermit)> {
         let (now, connections) = (self.clock.now(), self.upstream.connections);
         let first = self.turn.fetch_add(1, Relaxed) % self.servers.len();
-        let mut order = (0..self.servers.len()).map(|at| (first + at) % self.servers.len());
-        let at = order.find(|at| {
-            full & (1 << at) != 0 && self.servers[*at].uploads().give_way(now, source, connections)
-        })?;
+        let order = (0..self.servers.len()).map(|at| (first + at) % self.servers.len());
+        let mut order = order.filter(|at| full & (1 << at) != 0);
+        let mut others = order.clone();
+        let at = order
+            .find(|at| self.servers[*at].uploads().give_way(now, source, connections))
+            .or_else(|| others.find(|at| self.servers[*at].downloads().give_way(now)))?;
         let place = Arc::clone(&self.servers[at].places).acquire_owned();
         let wait = duration(self.upstream.connect_timeout);
         Some((at, timeout(wait, place).await.ok()?.ok()?))
@@ -315,7 +346,7 @@ impl Pool {
             match self.within(sent, &lease.upload).await {
                 None => return Err(Failure::TimedOut),
                 Some(Ok(response)) => {
-                    lease.connection = Some(connection);
+                    lease.responds(connection);
                     return Ok((response, lease));
                 }
                 Some(Err(mut error)) => {

@@ -308,6 +308,36 @@ fn who_does_not_take_its_responses_is_closed() {
     }
 }
 
+/// A response that is all there has left the server, whoever takes it.
+#[test]
+fn small_responses_that_nobody_takes_hold_no_connection_of_the_server() {
+    let attacked = Attacked::before("{body_timeout: 60s}", 4);
+    let mut raw = attacked.client(&[(4, 0)]);
+    for n in 0..16 {
+        let (stream, request) = raw.request("/");
+        assert!(raw.send(&request));
+        assert_eq!(raw.good(vec![stream]), 1, "request {n}");
+    }
+    wait_for("none is in flight", || (attacked.world.in_flight() == 0).then_some(()));
+    drop(raw);
+    attacked.goes_on();
+}
+
+/// A large one holds a connection, until another request needs it.
+#[test]
+fn large_responses_that_nobody_takes_give_way() {
+    let attacked = Attacked::before("{body_timeout: 60s}", 4);
+    let mut raw = attacked.client(&[(4, 0)]);
+    for _ in 0..4 {
+        let (stream, request) = raw.request("/long/3000000");
+        assert!(raw.send(&request));
+        assert_eq!(raw.good(vec![stream]), 1);
+    }
+    wait_for("another is served", || attacked.client(&[]).served().then_some(()));
+    drop(raw);
+    attacked.goes_on();
+}
+
 /// Who takes a response slowly, but takes it, is served to the end.
 #[test]
 fn a_slow_client_gets_all_of_its_response() {

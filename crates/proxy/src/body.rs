@@ -27,6 +27,12 @@ const CLIENT_LEFT: u16 = 499;
 /// So many bytes of a body buy its client another second.
 const BYTES_PER_SECOND_MIN: u64 = 500;
 
+/// What a client did that did not send its body in time.
+pub(crate) const SLOW: Fault =
+    (StatusCode::REQUEST_TIMEOUT, "the body of the request came too slowly");
+/// What a client did whose body is none.
+const MALFORMED: Fault = (StatusCode::BAD_REQUEST, "the body of the request is none");
+
 /// What a request body has come to, as the exchange sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Upload {
@@ -73,9 +79,9 @@ impl Upload {
     /// What its client did, where the request failed for that.
     pub(crate) fn fault(&self) -> Option<Fault> {
         if self.slow.load(Relaxed) {
-            Some((StatusCode::REQUEST_TIMEOUT, "the body of the request came too slowly"))
+            Some(SLOW)
         } else if self.malformed.load(Relaxed) {
-            Some((StatusCode::BAD_REQUEST, "the body of the request is none"))
+            Some(MALFORMED)
         } else {
             None
         }
@@ -151,17 +157,17 @@ impl Uploaded {
         Self { inner, first: None, upload, front, pause: Pause::default(), patience }
     }
 
-    /// Waits until a part of it is there, or its end: before, a server has nothing to do. False: neither will come.
-    pub(crate) async fn begins(&mut self) -> bool {
+    /// Waits until a part of it is there, or its end.
+    pub(crate) async fn begins(&mut self) -> Result<(), Fault> {
         if self.is_end_stream() {
-            return true;
+            return Ok(());
         }
-        let Ok(first) = poll_fn(|cx| self.read(cx)).await.transpose() else { return false };
-        self.first = Some(first);
+        let first = poll_fn(|cx| self.read(cx)).await.transpose();
+        self.first = Some(first.map_err(|_| self.upload.fault().unwrap_or(MALFORMED))?);
         if self.is_end_stream() {
             self.upload.ended.store(true, Relaxed);
         }
-        true
+        Ok(())
     }
 
     pub(crate) fn upload(&self) -> Arc<Upload> {
@@ -262,15 +268,19 @@ pub(crate) struct Report {
     started: Nanos,
     first_byte: Option<Nanos>,
     upload: Option<Arc<Upload>>,
+    /// For how long the client had been waited for when it began.
+    waited_before: Nanos,
 }
 
 impl Report {
     pub(crate) const fn new(front: Arc<Front>, token: Option<Token>, started: Nanos) -> Self {
-        Self { front, token, started, first_byte: None, upload: None }
+        let waited_before = Nanos::ZERO;
+        Self { front, token, started, first_byte: None, upload: None, waited_before }
     }
 
     /// The body of its request: what its client takes for it is no time of the server's.
     pub(crate) fn uploads(&mut self, upload: Arc<Upload>) {
+        self.waited_before = upload.waited(self.started);
         self.upload = Some(upload);
     }
 
@@ -282,7 +292,8 @@ impl Report {
 
     /// For how long the client was waited for so far, with the body of its request.
     fn waited(&self, now: Nanos) -> Nanos {
-        self.upload.as_ref().map_or(Nanos::ZERO, |upload| upload.waited(now))
+        let waited = self.upload.as_ref().map_or(Nanos::ZERO, |upload| upload.waited(now));
+        waited.since(self.waited_before)
     }
 
     /// The head of the response has come.

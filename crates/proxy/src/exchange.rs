@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! One request: what is no request is refused, then the gate is asked, then a server.
 
-use crate::body::{Outgoing, Report, Uploaded};
+use crate::body::{Outgoing, Report, SLOW, Uploaded};
 use crate::connection::{Announced, Busy};
 use crate::counters::one;
 use crate::front::{Front, Site, duration};
@@ -10,7 +10,7 @@ use crate::pool::Failure;
 use crate::queue::{Queue, Waited};
 use crate::response;
 use hyper::body::{Body, Incoming};
-use hyper::header::{HeaderMap, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode, Version};
 use std::collections::BTreeSet;
@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tidegate_config::ProxyQueue;
 use tidegate_gate::{Answer, Ask, Joined, Waiting};
+use tidegate_units::Nanos;
 
 /// The headers of a request that routes ask for.
 fn received<'a>(headers: &'a HeaderMap, asked: &'a BTreeSet<String>) -> Joined<'a> {
@@ -33,7 +34,7 @@ pub(crate) async fn exchange(
     request: Request<Incoming>,
     busy: &Busy,
 ) -> Response<Outgoing> {
-    let (id, site) = (front.id(), front.site());
+    let id = front.id();
     let http1 = request.version() < Version::HTTP_2;
     let (mut parts, body) = request.into_parts();
     let examined = head::examine(&parts.method, &parts.uri, parts.version, &parts.headers);
@@ -48,6 +49,14 @@ pub(crate) async fn exchange(
             return if http1 { response::closing(response) } else { response };
         }
     };
+    let patience = duration(front.site().clients.body_timeout);
+    let mut body = Uploaded::new(body, Arc::clone(&front), patience);
+    // Who asks whether to send a body is told so once the gate has passed the request.
+    let asks = parts.headers.contains_key(header::EXPECT);
+    if !asks && let Err(fault) = begins(&mut body, busy).await {
+        return by_client(&front, fault, id);
+    }
+    let site = front.site();
     let answer = match ask(&front, &site, (&parts, client), (&host, &id)) {
         Ok(answer) => answer,
         Err(waiting) => wait(&front, &site.queue.unwrap_or_default(), &waiting).await,
@@ -57,13 +66,38 @@ pub(crate) async fn exchange(
     if let Some(refusal) = &answer.refusal {
         return response::refused(refusal, id);
     }
-    let report = Report::new(Arc::clone(&front), answer.token, started);
+    let mut report = Report::new(Arc::clone(&front), answer.token, started);
+    report.uploads(body.upload());
+    if asks && let Err(fault) = is_sent(&front, &mut body, busy).await {
+        return by_client(&front, fault, id);
+    }
     let passed = Passed { front, site, report, source: client.source() };
     let Parts { method, uri, mut headers, .. } = parts;
     head::to_server(&mut headers, client, host, &id);
     let mut request = Request::new(body);
     (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers);
-    passed.on(request, id, busy).await
+    passed.on(request, id).await
+}
+
+/// Waits until a part of a body is here that was announced: before, neither the gate nor a server has anything to do.
+async fn begins(body: &mut Uploaded, busy: &Busy) -> Result<(), Fault> {
+    let _announced = Announced::new(busy);
+    body.begins().await
+}
+
+/// The same, of a client that is told to send. The gate has its request in flight: of too many, the oldest ends.
+async fn is_sent(front: &Front, body: &mut Uploaded, busy: &Busy) -> Result<(), Fault> {
+    let place = front.expected.enter(front.site().pool.connections());
+    tokio::select! {
+        begun = begins(body, busy) => begun,
+        () = place.ends() => Err(SLOW),
+    }
+}
+
+/// The response to what a client did instead of sending its body.
+fn by_client(front: &Front, (status, why): Fault, id: HeaderValue) -> Response<Outgoing> {
+    one(&front.counters.malformed);
+    response::closing(response::fault(status, why, id))
 }
 
 fn ask(
@@ -127,25 +161,9 @@ struct Passed {
 }
 
 impl Passed {
-    /// On to a server, once a part of its body is here: what a client only announces holds no connection to one.
-    /// Dropped meanwhile, the client has left, and the report says so.
-    async fn on(
-        mut self,
-        request: Request<Incoming>,
-        id: HeaderValue,
-        busy: &Busy,
-    ) -> Response<Outgoing> {
-        let patience = duration(self.site.clients.body_timeout);
-        let front = &self.front;
-        let mut request = request.map(|body| Uploaded::new(body, Arc::clone(front), patience));
+    /// On to a server. Dropped meanwhile, the client has left, and the report says so.
+    async fn on(mut self, mut request: Request<Uploaded>, id: HeaderValue) -> Response<Outgoing> {
         let upload = request.body().upload();
-        self.report.uploads(Arc::clone(&upload));
-        let announced = Announced::new(busy);
-        let begins = request.body_mut().begins().await;
-        drop(announced);
-        if !begins {
-            return self.fails(Failure::Broken, upload.fault(), id);
-        }
         if request.body().is_end_stream() {
             let method = request.method().clone();
             head::without_body(&method, request.headers_mut());
@@ -171,35 +189,33 @@ impl Passed {
     fn fails(
         mut self,
         failure: Failure,
-        by_client: Option<Fault>,
+        fault: Option<Fault>,
         id: HeaderValue,
     ) -> Response<Outgoing> {
+        // What the client did is no response of the service, nor is what never reached it.
+        if let Some(fault) = fault {
+            return by_client(&self.front, fault, id);
+        }
         let counters = &self.front.counters;
-        let (counter, (status, why)) = match (by_client, failure) {
-            (Some(fault), _) => (&counters.malformed, fault),
-            (None, Failure::Unreachable) => {
-                (&counters.unreachable, (StatusCode::BAD_GATEWAY, "no server can be reached"))
+        let (counter, status, why) = match failure {
+            Failure::Unreachable => {
+                (&counters.unreachable, StatusCode::BAD_GATEWAY, "no server can be reached")
             }
-            (None, Failure::Broken) => {
-                (&counters.broken, (StatusCode::BAD_GATEWAY, "the server gave no response"))
+            Failure::Broken => {
+                (&counters.broken, StatusCode::BAD_GATEWAY, "the server gave no response")
             }
-            (None, Failure::TimedOut) => {
-                (&counters.timed_out, (StatusCode::GATEWAY_TIMEOUT, "the server took too long"))
+            Failure::TimedOut => {
+                (&counters.timed_out, StatusCode::GATEWAY_TIMEOUT, "the server took too long")
             }
-            (None, Failure::Full) => {
-                (&counters.full, (StatusCode::SERVICE_UNAVAILABLE, "all connections are in use"))
+            Failure::Full => {
+                (&counters.full, StatusCode::SERVICE_UNAVAILABLE, "all connections are in use")
             }
         };
         one(counter);
-        // What the client did is no response of the service, nor is what never reached it.
-        match (by_client, failure) {
-            (Some(_), _) => drop(self.report),
-            (None, Failure::Unreachable | Failure::Full) => self.report.unserved(status.as_u16()),
-            (None, Failure::Broken | Failure::TimedOut) => {
-                self.report.end(status.as_u16(), tidegate_units::Nanos::ZERO);
-            }
+        match failure {
+            Failure::Unreachable | Failure::Full => self.report.unserved(status.as_u16()),
+            Failure::Broken | Failure::TimedOut => self.report.end(status.as_u16(), Nanos::ZERO),
         }
-        let response = response::fault(status, why, id);
-        if by_client.is_some() { response::closing(response) } else { response }
+        response::fault(status, why, id)
     }
 }

@@ -2,6 +2,7 @@
 //! One proxy: what all its connections share, and what a reload changes.
 
 use crate::counters::Counters;
+use crate::expected::Expected;
 use crate::pool::Pool;
 use crate::queue::Queue;
 use hyper::header::HeaderValue;
@@ -69,6 +70,7 @@ pub(crate) struct Front {
     clock: SharedClock,
     pub(crate) counters: Counters,
     pub(crate) queue: Queue,
+    pub(crate) expected: Expected,
     site: RwLock<Arc<Site>>,
     /// Of requests: clients see them.
     ids: Unguessable,
@@ -76,9 +78,9 @@ pub(crate) struct Front {
 
 impl Front {
     pub(crate) fn new((gate, clock): (Arc<Gate>, SharedClock), site: Arc<Site>) -> Self {
-        let (counters, queue) = (Counters::default(), Queue::default());
+        let (counters, queue, expected) = Default::default();
         let (site, ids) = (RwLock::new(site), Unguessable::default());
-        Self { gate, clock, counters, queue, site, ids }
+        Self { gate, clock, counters, queue, expected, site, ids }
     }
 
     pub(crate) fn now(&self) -> Nanos {

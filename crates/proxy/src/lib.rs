@@ -13,14 +13,16 @@
 //! ```
 //!
 //! Bodies stream in both directions: nothing is held but what is under way. hyper parses; what two
-//! programs could read differently is refused with 400 ([`head`](crate)). A request is given to a server once a
-//! part of its body has come, and to another one only while nothing of it was sent.
+//! programs could read differently is refused with 400 ([`head`](crate)). The gate is asked once a part of the body
+//! has come; for a request with `Expect`, before. A server gets it then, and another one only while nothing of it
+//! was sent.
 
 mod body;
 mod connection;
 mod counters;
 mod downloads;
 mod exchange;
+mod expected;
 mod front;
 mod head;
 mod io;

@@ -202,6 +202,11 @@ impl Pool {
         self.upstream == *upstream
     }
 
+    /// Connections to one server that may be open.
+    pub(crate) fn connections(&self) -> usize {
+        self.upstream.connections as usize
+    }
+
     pub(crate) fn patience(&self) -> Duration {
         duration(self.upstream.response_timeout)
     }

@@ -102,6 +102,15 @@ impl Raw {
         (stream, frame(HEADERS, END_HEADERS, stream, &head))
     }
 
+    /// What was sent so far is taken up: then the answer to a ping comes. False: the connection has ended.
+    fn looked_at(&mut self) -> bool {
+        let mut heard = self.send(&frame(PING, 0, 0, &[1; 8])).then(|| self.hear()).flatten();
+        while heard.as_ref().is_some_and(|(kind, flags, ..)| (*kind, *flags) != (PING, ACK)) {
+            heard = self.hear();
+        }
+        heard.is_some()
+    }
+
     /// How many of these requests get a 200, once each has a response.
     fn good(&mut self, mut streams: Vec<u32>) -> usize {
         let mut good = 0;
@@ -187,6 +196,11 @@ impl Attacked {
         Raw::connect(self.world.front, self.dir.path(), settings)
     }
 
+    /// Requests of which the gate was asked.
+    fn offered(&self) -> u64 {
+        self.world.gate.totals(0).unwrap().offered
+    }
+
     /// Others are served, and nothing is left of the attack.
     fn goes_on(&self) {
         assert!(self.client(&[]).served());
@@ -229,17 +243,11 @@ fn requests_that_are_reset_once_they_are_taken_up_end_the_connection() {
     let mut raw = attacked.client(&[]);
     let mut cancelled = 0;
     loop {
-        let (stream, mut request) = raw.request("/sleep/500");
-        request.extend(frame(PING, 0, 0, &[1; 8]));
-        if !raw.send(&request) {
-            break;
-        }
-        // The answer to the ping comes when what stands before it was taken up.
-        let mut heard = raw.hear();
-        while heard.as_ref().is_some_and(|(kind, flags, ..)| (*kind, *flags) != (PING, ACK)) {
-            heard = raw.hear();
-        }
-        if heard.is_none() || !raw.send(&frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes())) {
+        let (stream, request) = raw.request("/sleep/500");
+        if !raw.send(&request)
+            || !raw.looked_at()
+            || !raw.send(&frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()))
+        {
             break;
         }
         cancelled += 1;
@@ -394,9 +402,10 @@ fn bodies_that_are_only_announced_hold_no_connection_of_the_server() {
     assert!(raw.send(&announced));
     // An empty part is no beginning.
     assert!(raw.send(&frame(DATA, 0, 1, &[])));
-    wait_for("all are in flight", || (attacked.world.in_flight() == 100).then_some(()));
+    assert!(raw.looked_at());
+    assert_eq!(attacked.offered(), 0, "the gate is not asked");
     assert!(attacked.client(&[]).served(), "another is served meanwhile");
-    assert_eq!(attacked.server.heads().len(), 1);
+    assert_eq!((attacked.server.heads().len(), attacked.offered()), (1, 1));
     assert!(raw.send(&frame(DATA, END_STREAM, 1, b"x")));
     assert_eq!(raw.good(vec![1]), 1, "one that comes after all");
     drop(raw);
@@ -407,9 +416,41 @@ fn bodies_that_are_only_announced_hold_no_connection_of_the_server() {
     let world = World::new(free_port(), &keys);
     let mut announced = TcpStream::connect(world.front).unwrap();
     announced.write_all(b"POST / HTTP/1.1\r\nHost: shop\r\nContent-Length: 9\r\n\r\n").unwrap();
-    wait_for("it is in flight", || (world.in_flight() == 1).then_some(()));
+    wait_for("it is there", || (world.counts().connections == 1).then_some(()));
     assert_eq!(status(&get(world.front, "/")), 200);
-    assert_eq!(server.heads().len(), 1);
+    assert_eq!((server.heads().len(), world.gate.totals(0).unwrap().offered), (1, 1));
+}
+
+/// Who asks first is told to send, and does not: it is in flight, and as many as the server has connections may be.
+#[test]
+fn the_oldest_of_too_many_that_ask_whether_to_send_ends() {
+    let server = Server::start();
+    let keys = format!(
+        "clients: {{body_timeout: 60s}}\n    upstream: {{servers: [{}], connections: 4}}",
+        server.address
+    );
+    let world = World::new(free_port(), &keys);
+    let ask = "POST /echo HTTP/1.1\r\nHost: shop\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\
+               Connection: close\r\n\r\n";
+    let mut asked: Vec<_> = (0..10)
+        .map(|_| {
+            let mut stream = TcpStream::connect(world.front).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.write_all(ask.as_bytes()).unwrap();
+            let mut reader = BufReader::new(stream);
+            assert_eq!(status(&common::head(&mut reader).unwrap()), 100);
+            reader
+        })
+        .collect();
+    for ended in &mut asked[..6] {
+        assert_eq!(status(&common::head(ended).unwrap()), 408);
+    }
+    wait_for("the others are in flight", || (world.in_flight() == 4).then_some(()));
+    for others in &mut asked[6..] {
+        others.get_mut().write_all(b"body").unwrap();
+        assert_eq!(status(&common::head(others).unwrap()), 200);
+    }
+    wait_for("nothing is in flight", || (world.in_flight() == 0).then_some(()));
 }
 
 /// The server has refused the body, whole, before it came: it stops, and gives way like others.

@@ -135,13 +135,24 @@ pub(crate) struct UnderWay {
     busy: Arc<Busy>,
     id: u32,
     responded: bool,
+    /// Its body broke off: a client that resets a stream does that, and may get a response before we hear of it.
+    broken_off: bool,
 }
 
 impl UnderWay {
     fn new(busy: Arc<Busy>) -> Self {
         busy.requests.fetch_add(1, Relaxed);
         let id = busy.all.fetch_add(1, Relaxed);
-        Self { busy, id, responded: false }
+        Self { busy, id, responded: false, broken_off: false }
+    }
+
+    pub(crate) fn busy(&self) -> &Busy {
+        &self.busy
+    }
+
+    /// Its client has not sent all of it, and will not: it counts as cancelled.
+    pub(crate) fn breaks_off(&mut self) {
+        self.broken_off = true;
     }
 
     /// A part of the response was given to the client, who asks for more once it has taken this one.
@@ -162,7 +173,7 @@ impl Drop for UnderWay {
         self.taken();
         self.busy.since_ns.store(self.busy.front.now().0, Relaxed);
         self.busy.requests.fetch_sub(1, Relaxed);
-        if !self.responded {
+        if !self.responded || self.broken_off {
             let cancelled = self.busy.cancelled.fetch_add(1, Relaxed) + 1;
             if cancelled > CANCELLED_MAX && cancelled > self.busy.all.load(Relaxed) / 2 {
                 self.busy.abused.notify_one();
@@ -300,8 +311,8 @@ async fn answer(
     client: Client,
     request: Request<Incoming>,
 ) -> Result<Response<Outgoing>, Infallible> {
-    let mut under_way = UnderWay::new(Arc::clone(&busy));
-    let response = exchange(front, client, request, &busy).await;
+    let mut under_way = UnderWay::new(busy);
+    let response = exchange(front, client, request, &mut under_way).await;
     under_way.responded = true;
     Ok(response.map(|body| body.with(under_way)))
 }

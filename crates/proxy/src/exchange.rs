@@ -2,7 +2,7 @@
 //! One request: what is no request is refused, then the gate is asked, then a server.
 
 use crate::body::{Outgoing, Report, SLOW, Uploaded};
-use crate::connection::{Announced, Busy};
+use crate::connection::{Announced, Busy, UnderWay};
 use crate::counters::one;
 use crate::front::{Front, Site, duration};
 use crate::head::{self, Client, Fault};
@@ -32,7 +32,7 @@ pub(crate) async fn exchange(
     front: Arc<Front>,
     client: Client,
     request: Request<Incoming>,
-    busy: &Busy,
+    under_way: &mut UnderWay,
 ) -> Response<Outgoing> {
     let id = front.id();
     let http1 = request.version() < Version::HTTP_2;
@@ -53,8 +53,8 @@ pub(crate) async fn exchange(
     let mut body = Uploaded::new(body, Arc::clone(&front), patience);
     // Who asks whether to send a body is told so once the gate has passed the request.
     let asks = parts.headers.contains_key(header::EXPECT);
-    if !asks && let Err(fault) = begins(&mut body, busy).await {
-        return by_client(&front, fault, id);
+    if !asks && let Err(fault) = begins(&mut body, under_way.busy()).await {
+        return by_client(&front, fault, id, under_way);
     }
     let site = front.site();
     let answer = match ask(&front, &site, (&parts, client), (&host, &id)) {
@@ -68,15 +68,15 @@ pub(crate) async fn exchange(
     }
     let mut report = Report::new(Arc::clone(&front), answer.token, started);
     report.uploads(body.upload());
-    if asks && let Err(fault) = is_sent(&front, &mut body, busy).await {
-        return by_client(&front, fault, id);
+    if asks && let Err(fault) = is_sent(&front, &mut body, under_way.busy()).await {
+        return by_client(&front, fault, id, under_way);
     }
     let passed = Passed { front, site, report, source: client.source() };
     let Parts { method, uri, mut headers, .. } = parts;
     head::to_server(&mut headers, client, host, &id);
     let mut request = Request::new(body);
     (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (method, uri, headers);
-    passed.on(request, id).await
+    passed.on(request, id, under_way).await
 }
 
 /// Waits until a part of a body is here that was announced: before, neither the gate nor a server has anything to do.
@@ -95,7 +95,15 @@ async fn is_sent(front: &Front, body: &mut Uploaded, busy: &Busy) -> Result<(), 
 }
 
 /// The response to what a client did instead of sending its body.
-fn by_client(front: &Front, (status, why): Fault, id: HeaderValue) -> Response<Outgoing> {
+fn by_client(
+    front: &Front,
+    (status, why): Fault,
+    id: HeaderValue,
+    under_way: &mut UnderWay,
+) -> Response<Outgoing> {
+    if status != SLOW.0 {
+        under_way.breaks_off();
+    }
     one(&front.counters.malformed);
     response::closing(response::fault(status, why, id))
 }
@@ -162,7 +170,12 @@ struct Passed {
 
 impl Passed {
     /// On to a server. Dropped meanwhile, the client has left, and the report says so.
-    async fn on(mut self, mut request: Request<Uploaded>, id: HeaderValue) -> Response<Outgoing> {
+    async fn on(
+        mut self,
+        mut request: Request<Uploaded>,
+        id: HeaderValue,
+        under_way: &mut UnderWay,
+    ) -> Response<Outgoing> {
         let upload = request.body().upload();
         if request.body().is_end_stream() {
             let method = request.method().clone();
@@ -182,20 +195,15 @@ impl Passed {
                 (*response.status_mut(), *response.headers_mut()) = (status, parts.headers);
                 response
             }
-            Err(failure) => self.fails(failure, upload.fault(), id),
+            Err(failure) => match upload.fault() {
+                // What the client did is no response of the service.
+                Some(fault) => by_client(&self.front, fault, id, under_way),
+                None => self.fails(failure, id),
+            },
         }
     }
 
-    fn fails(
-        mut self,
-        failure: Failure,
-        fault: Option<Fault>,
-        id: HeaderValue,
-    ) -> Response<Outgoing> {
-        // What the client did is no response of the service, nor is what never reached it.
-        if let Some(fault) = fault {
-            return by_client(&self.front, fault, id);
-        }
+    fn fails(mut self, failure: Failure, id: HeaderValue) -> Response<Outgoing> {
         let counters = &self.front.counters;
         let (counter, status, why) = match failure {
             Failure::Unreachable => {
@@ -212,6 +220,7 @@ impl Passed {
             }
         };
         one(counter);
+        // What never reached the service is no response of it.
         match failure {
             Failure::Unreachable | Failure::Full => self.report.unserved(status.as_u16()),
             Failure::Broken | Failure::TimedOut => self.report.end(status.as_u16(), Nanos::ZERO),

@@ -258,6 +258,28 @@ fn requests_that_are_reset_once_they_are_taken_up_end_the_connection() {
     attacked.goes_on();
 }
 
+/// Those that only announce bodies are cancelled like others.
+#[test]
+fn announced_bodies_that_are_reset_end_the_connection() {
+    let attacked = Attacked::new("{}");
+    let mut raw = attacked.client(&[]);
+    let mut cancelled = 0;
+    loop {
+        let (stream, request) = raw.announces("/");
+        if !raw.send(&request)
+            || !raw.looked_at()
+            || !raw.send(&frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()))
+        {
+            break;
+        }
+        cancelled += 1;
+        assert!(cancelled < 1000, "{cancelled} were taken");
+    }
+    assert!(cancelled > 20, "{cancelled}: a browser that leaves a page may cancel many");
+    drop(raw);
+    attacked.goes_on();
+}
+
 /// A head that never ends (CVE-2024-27316 and its like).
 #[test]
 fn a_head_in_endless_parts_ends_the_connection() {

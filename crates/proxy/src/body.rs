@@ -270,18 +270,26 @@ pub(crate) struct Report {
     upload: Option<Arc<Upload>>,
     /// For how long the client had been waited for when it began.
     waited_before: Nanos,
+    /// A server may have it.
+    sent: bool,
 }
 
 impl Report {
     pub(crate) const fn new(front: Arc<Front>, token: Option<Token>, started: Nanos) -> Self {
         let waited_before = Nanos::ZERO;
-        Self { front, token, started, first_byte: None, upload: None, waited_before }
+        let (first_byte, upload, sent) = (None, None, false);
+        Self { front, token, started, first_byte, upload, waited_before, sent }
     }
 
     /// The body of its request: what its client takes for it is no time of the server's.
     pub(crate) fn uploads(&mut self, upload: Arc<Upload>) {
         self.waited_before = upload.waited(self.started);
         self.upload = Some(upload);
+    }
+
+    /// Now a server gets it.
+    pub(crate) fn sends(&mut self) {
+        self.sent = true;
     }
 
     /// The time with the server so far.
@@ -318,7 +326,11 @@ impl Report {
 
 impl Drop for Report {
     fn drop(&mut self) {
-        self.end(CLIENT_LEFT, Nanos::ZERO);
+        if self.sent {
+            self.end(CLIENT_LEFT, Nanos::ZERO);
+        } else {
+            self.unserved(0);
+        }
     }
 }
 

@@ -69,6 +69,7 @@ pub(crate) async fn exchange(
     let mut report = Report::new(Arc::clone(&front), answer.token, started);
     report.uploads(body.upload());
     if asks && let Err(fault) = is_sent(&front, &mut body, under_way.busy()).await {
+        report.unserved(fault.0.as_u16());
         return by_client(&front, fault, id, under_way);
     }
     let passed = Passed { front, site, report, source: client.source() };
@@ -181,6 +182,7 @@ impl Passed {
             let method = request.method().clone();
             head::without_body(&method, request.headers_mut());
         }
+        self.report.sends();
         match self.site.pool.send(self.source, request).await {
             Ok((response, lease)) => {
                 self.report.begin();

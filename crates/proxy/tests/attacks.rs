@@ -468,11 +468,26 @@ fn the_oldest_of_too_many_that_ask_whether_to_send_ends() {
         assert_eq!(status(&common::head(ended).unwrap()), 408);
     }
     wait_for("the others are in flight", || (world.in_flight() == 4).then_some(()));
+    let totals = world.gate.totals(0).unwrap();
+    assert_eq!((totals.connections.lost, totals.connections.answered, totals.unseen), (0, 0, 6));
     for others in &mut asked[6..] {
         others.get_mut().write_all(b"body").unwrap();
         assert_eq!(status(&common::head(others).unwrap()), 200);
     }
+    // One whose client leaves was at no server, either.
+    let leaves = say_and_leave(world.front, ask);
+    assert_eq!(status(&leaves), 100);
     wait_for("nothing is in flight", || (world.in_flight() == 0).then_some(()));
+    let totals = world.gate.totals(0).unwrap();
+    assert_eq!((totals.connections.lost, totals.connections.answered, totals.unseen), (0, 4, 7));
+}
+
+/// The head that it hears before it leaves.
+fn say_and_leave(front: SocketAddr, text: &str) -> String {
+    let mut stream = TcpStream::connect(front).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    common::head(&mut BufReader::new(stream)).unwrap()
 }
 
 /// The server has refused the body, whole, before it came: it stops, and gives way like others.

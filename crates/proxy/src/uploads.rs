@@ -3,10 +3,10 @@
 //!
 //! A client that sends its body slowly, or stops, holds a connection for as long as `body_timeout` lets it. That
 //! is harmless while there are connections. When there are none, the upload that let the server wait for
-//! longest ends for the next request, also behind its response. Where the uploads of one source hold more than [`SHARE`] of the connections
-//! they end for a request of another source however short their pause is, and no other upload ends for a request of
-//! that source. Nothing is refused to a source for what it holds: a proxy or load balancer in front, whose clients
-//! all have its address, may use every connection that nobody else wants.
+//! longest ends for the next request, also behind its response. Where the uploads of one source hold more than
+//! [`SHARE`] of the connections they end for a request of another source after a shorter pause ([`PAUSE_MIN`]), and
+//! no other upload ends for a request of that source. Nothing is refused to a source for what it holds: a proxy or
+//! load balancer in front, whose clients all have its address, may use every connection that nobody else wants.
 
 use crate::body::Upload;
 use std::collections::BTreeMap;
@@ -18,6 +18,9 @@ use tokio::task::AbortHandle;
 
 /// An upload that has let the server wait for less does not end for a request of its own source.
 const OVERDUE_MIN: Nanos = Nanos::from_millis(500);
+/// Nor one that has for less than this for a request of another source: a body that comes without a stop pauses for a
+/// round trip now and then.
+const PAUSE_MIN: Nanos = Nanos::from_millis(100);
 /// Of the connections to a server, the part that the uploads of one source keep while others want some.
 const SHARE: f64 = 0.5;
 
@@ -74,7 +77,7 @@ impl Uploads {
         let rank = |sending: &Sending| {
             let (own, overdue) = (sending.source == asks, sending.upload.overdue(now));
             let of_greedy = greedy == Some(sending.source) && !own;
-            let least = if of_greedy { Nanos(1) } else { OVERDUE_MIN };
+            let least = if of_greedy { PAUSE_MIN } else { OVERDUE_MIN };
             let spared = greedy == Some(asks) && !own;
             (overdue >= least && !spared).then_some((of_greedy, overdue))
         };
@@ -155,13 +158,15 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_more_than_half_gives_way_to_others_at_once() {
-        let half = World::new(&[(1, 1, 0), (1, 2, 0), (2, 3, 0)]);
+    fn who_holds_more_than_half_gives_way_to_others_soon() {
+        let half = World::new(&[(1, 101, 0), (1, 102, 0), (2, 103, 0)]);
         assert_eq!(half.next(2), None);
-        let more = World::new(&[(1, 1, 0), (1, 2, 0), (1, 0, 0), (2, 900, 0)]);
+        let more = World::new(&[(1, 101, 0), (1, 102, 0), (1, 0, 0), (2, 900, 0)]);
         assert_eq!(more.next(2), Some(2), "the longest pause of the source that holds most");
         assert_eq!(more.next(3), Some(2));
-        assert_eq!(more.next(1), None, "neither its own at once, nor others");
+        assert_eq!(more.next(1), None, "neither its own so soon, nor others");
+        let healthy = World::new(&[(1, 99, 0), (1, 50, 0), (1, 1, 0)]);
+        assert_eq!(healthy.next(2), None, "pauses of a body that comes");
         let busy = World::new(&[(1, 0, 0), (1, 0, 0), (1, 0, 0)]);
         assert_eq!(busy.next(2), None, "the server reads: nobody is waited for");
     }

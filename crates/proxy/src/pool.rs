@@ -286,6 +286,21 @@ impl Pool {
         connected.map(Some).ok_or(Failure::Unreachable)
     }
 
+    /// A connection to this server, and whether it was kept. In a place that had to be made it is new: one that was
+    /// kept may have been closed meanwhile, and there is no second try.
+    async fn connection(
+        &self,
+        at: usize,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Result<Option<(Connection, bool)>, Failure> {
+        if place.is_none()
+            && let Some(kept) = self.kept(at).await
+        {
+            return Ok(Some((kept, true)));
+        }
+        Ok(self.connect(at, place).await?.map(|connection| (connection, false)))
+    }
+
     /// A place at a server that had none: of an upload that gives way to a request of this source, or else of a
     /// response that nobody takes.
     async fn make_room(&self, full: u64, source: IpAddr) -> Option<(usize, OwnedSemaphorePermit)> {
@@ -327,24 +342,16 @@ impl Pool {
         let mut tries = Tries { tried: 0, full: 0, last: Failure::Unreachable, made_room: false };
         while let Some((at, place)) = self.next(&mut tries, source).await {
             let mut lease = Lease::new(self, at, request.body().upload());
-            let kept = self.kept(at).await;
-            let again = kept.is_some();
-            let mut connection = match kept {
-                Some(connection) => {
-                    drop(place);
-                    connection
+            let (mut connection, again) = match self.connection(at, place).await {
+                Ok(Some(connection)) => connection,
+                // It is down, and the choice is another one.
+                Ok(None) => continue,
+                Err(failure) => {
+                    tries.tried |= 1 << at;
+                    tries.full |= u64::from(failure == Failure::Full) << at;
+                    tries.last = failure;
+                    continue;
                 }
-                None => match self.connect(at, place).await {
-                    Ok(Some(connection)) => connection,
-                    // It is down, and the choice is another one.
-                    Ok(None) => continue,
-                    Err(failure) => {
-                        tries.tried |= 1 << at;
-                        tries.full |= u64::from(failure == Failure::Full) << at;
-                        tries.last = failure;
-                        continue;
-                    }
-                },
             };
             lease.uploads(source, &connection.task);
             let sent = connection.sender.try_send_request(request);
@@ -456,6 +463,27 @@ mod tests {
         assert_eq!(server.down_until_ns.load(Relaxed), until, "nobody tries it");
         assert_eq!(server.places.available_permits(), 0);
         drop(taken);
+    }
+
+    /// The server may have closed a kept one just now, and whoever had to make room tries once.
+    #[test]
+    fn a_place_that_was_made_is_for_a_new_connection() {
+        let clock = Arc::new(ManualClock::default());
+        let mut pool = pool(&clock);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            pool.servers[0].endpoint = Endpoint::Ip(server.local_addr().unwrap());
+            let connection = pool.connect(0, None).await.unwrap().unwrap();
+            pool.servers[0].idle().push(Idle { connection, since: clock.now() });
+            let place = Arc::clone(&pool.servers[0].places).try_acquire_owned().ok();
+            let (made, kept) = pool.connection(0, place).await.unwrap().unwrap();
+            assert_eq!((kept, pool.servers[0].idle().len()), (false, 1));
+            assert_eq!(pool.servers[0].places.available_permits(), 6);
+            let (_kept, kept) = pool.connection(0, None).await.unwrap().unwrap();
+            assert!(kept);
+            drop(made);
+        });
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) async fn exchange(
         report.unserved(fault.0.as_u16());
         return by_client(&front, fault, id, under_way);
     }
-    let passed = Passed { front, site, report, source: client.source() };
+    let passed = Passed { front, report, source: client.source() };
     let Parts { method, uri, mut headers, .. } = parts;
     head::to_server(&mut headers, client, host, &id);
     let mut request = Request::new(body);
@@ -164,7 +164,6 @@ async fn wait(front: &Arc<Front>, queue: &ProxyQueue, waiting: &Waiting) -> Answ
 /// A request that the gate has passed.
 struct Passed {
     front: Arc<Front>,
-    site: Arc<Site>,
     report: Report,
     source: IpAddr,
 }
@@ -183,7 +182,9 @@ impl Passed {
             head::without_body(&method, request.headers_mut());
         }
         self.report.sends();
-        match self.site.pool.send(self.source, request).await {
+        // What holds now: a reload may have come while the body was only announced.
+        let pool = Arc::clone(&self.front.site().pool);
+        match pool.send(self.source, request).await {
             Ok((response, lease)) => {
                 self.report.begin();
                 let (mut parts, body) = response.into_parts();
@@ -191,7 +192,7 @@ impl Passed {
                 head::to_client(&mut parts.headers, id);
                 // A server that offers to upgrade by itself has nobody to do it with.
                 let answered = (self.report, lease);
-                let patience = self.site.pool.patience();
+                let patience = pool.patience();
                 let body = Outgoing::passed(body, status.as_u16(), answered, patience);
                 let mut response = Response::new(body);
                 (*response.status_mut(), *response.headers_mut()) = (status, parts.headers);

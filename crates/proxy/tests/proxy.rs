@@ -552,6 +552,26 @@ fn a_reload_and_the_end_lose_no_request() {
     assert!(TcpStream::connect(front).is_err());
 }
 
+/// A request goes to the servers of the configuration that holds once its body begins.
+#[test]
+fn a_reload_moves_what_is_only_announced() {
+    let servers = [Server::start(), Server::start()];
+    let world = World::before(&[servers[0].address]);
+    let mut stream = TcpStream::connect(world.front).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let ask =
+        "POST /echo HTTP/1.1\r\nHost: shop\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
+    stream.write_all(ask.as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream);
+    assert_eq!(status(&head(&mut reader).unwrap()), 100);
+    let moved = config(world.front, &format!("upstream: {{servers: [{}]}}", servers[1].address));
+    world.gate.reconfigure(&moved);
+    world.proxies().follow(&moved.gateways);
+    reader.get_mut().write_all(b"body").unwrap();
+    assert_eq!(status(&head(&mut reader).unwrap()), 200);
+    assert_eq!(servers.each_ref().map(|server| server.heads().len()), [0, 1]);
+}
+
 /// Two at one address, as during an upgrade: every request is served by one of them.
 #[test]
 fn a_successor_opens_the_address_before_the_predecessor_leaves_it() {

@@ -18,7 +18,7 @@ pub struct Figures {
     pub completed: Option<f64>,
     /// Exchanges that completed without a time that can be told.
     pub unknown: Option<f64>,
-    /// Connections that went out of sight before their response.
+    /// Connections that went out of sight before their response, or that no server of the own proxy had.
     pub unseen: Option<f64>,
 }
 

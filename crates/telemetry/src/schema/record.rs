@@ -46,7 +46,7 @@ pub(crate) const METRICS: &[Metric] = &[
     counter(
         "service_unseen",
         "connections",
-        "Connections that went out of sight: the table had no room for them, or they waited for a response in silence for a minute. They count as neither lost nor completed.",
+        "Connections that went out of sight: the table had no room for them, they waited for a response in silence for a minute, or no server of the own proxy had them. They count as neither lost nor completed.",
         SERVICE,
         |s, out| totals(s, |name, t| out(&[name], t.unseen.into())),
     ),

@@ -101,7 +101,7 @@ mod tests {
     fn limits_that_all_fall_fit_and_the_budget_is_bounded() {
         for subjects in [1, 6, SUBJECTS_MAX] {
             let mut quota = Quota::new(subjects, Nanos::ZERO);
-            let round = |at| Nanos::from_millis(60 * at);
+            let round = |at: u64| Nanos::from_millis(60 * at);
             let charge = |at| (0..subjects).map(move |_| round(at));
             let above = (0..500).flat_map(charge);
             let above = above.filter(|now| quota.charge(*now, 80) != Allowance::Within).count();

@@ -337,29 +337,6 @@ fn a_limit_opens_in_steps_and_in_time_when_the_link_is_cut() {
     });
 }
 
-/// Whatever is said comes 5 s late, in the same session: after a gap of as long the limit holds as before.
-#[test]
-fn a_limit_that_is_told_late_holds_all_the_same() {
-    let dir = tempfile::tempdir().unwrap();
-    let (front, back, relay) = relayed(&dir);
-    relay.late(Nanos::from_secs(5));
-    wait_for("nothing comes", || front.remote()?.rate.is_none().then_some(()));
-    wait_for("what was said late comes", || {
-        front.requests(5);
-        (front.remote()?.rate == Some(Rate::per_second(LIMIT))).then_some(())
-    });
-    let ends = MonotonicClock.now() + Nanos::from_secs(6);
-    while MonotonicClock.now() < ends {
-        front.requests(5);
-        let state = front.remote().unwrap();
-        assert_eq!((state.rate, state.steps), (Some(Rate::per_second(LIMIT)), 0), "{state:?}");
-    }
-    assert!(front.requests(200) < 150, "more than the rate is refused");
-    wait_for("the server hears what was refused", || {
-        back.remote().filter(|limit| limit.refused > 0)
-    });
-}
-
 /// Of a class of the highest priority, and of none.
 const GOLD: &str = "198.51.100.7";
 const OTHER: &str = "192.0.2.7";

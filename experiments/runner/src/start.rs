@@ -120,11 +120,8 @@ impl Scenario {
             | Self::Refusal(_)
             | Self::Testbed(_) => &["lab"],
             Self::Traffic(_) => &["lab", "sim"],
-            Self::Servers(_)
-            | Self::Worlds(_)
-            | Self::Syn(_)
-            | Self::News(_)
-            | Self::Netdraino(_) => &["sim"],
+            Self::Servers(_) | Self::Worlds(_) | Self::Syn(_) | Self::Netdraino(_) => &["sim"],
+            Self::News(scenario) => scenario.worlds(),
             Self::Thresholds(scenario) => scenario.worlds(),
             Self::Dual(scenario) => scenario.worlds(),
         }
@@ -188,15 +185,12 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             Ok(Scenario::Refusal(scenario))
         }
         "thresholds" => {
-            let scenario: thresholds::Scenario =
-                serde_saphyr::from_str(text).with_context(place)?;
-            scenario.check().with_context(place)?;
-            Ok(Scenario::Thresholds(Box::new(scenario)))
+            let scenario = checked(text, thresholds::Scenario::check).with_context(place)?;
+            Ok(Scenario::Thresholds(scenario))
         }
         "news" => {
-            let scenario: news::Scenario = serde_saphyr::from_str(text).with_context(place)?;
-            scenario.check().with_context(place)?;
-            Ok(Scenario::News(Box::new(scenario)))
+            let scenario = checked(text, news::Scenario::check).with_context(place)?;
+            Ok(Scenario::News(scenario))
         }
         "netdraino" => {
             let scenario = checked(text, netdraino::Scenario::check).with_context(place)?;
@@ -290,7 +284,7 @@ fn run(
             }
             _ => thresholds::run(&scenario, &in_virtual_time(experiment, options), watch),
         },
-        Scenario::News(scenario) => crowd(experiment, &scenario, options, watch),
+        Scenario::News(scenario) => crowd(experiment, &scenario, (world, options), watch),
         Scenario::Netdraino(scenario) => {
             netdraino::run(&scenario, &in_virtual_time(experiment, options), watch)
         }
@@ -303,10 +297,14 @@ fn run(
 fn crowd(
     experiment: &Experiment,
     scenario: &news::Scenario,
-    options: &Options,
+    (world, options): (&str, &Options),
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
     let data = options.data.as_ref();
+    if world == "lab" {
+        let part = (options.effort != Effort::Full, options.cell.as_deref());
+        return news::lab::run(scenario, part, (&survivors(experiment, options), data), watch);
+    }
     news::run(scenario, &in_virtual_time(experiment, options), data, watch)
 }
 

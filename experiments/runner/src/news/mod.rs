@@ -3,8 +3,9 @@
 //!
 //! A scenario ([`Scenario`]) names what is varied and what is compared; each point of it is a
 //! [`Setting`]. Clients come by one of the [`traces`]; [`run()`] makes runs of the simulator's world
-//! `news` of all that, and [`measure`] makes metrics of them.
+//! `news` of all that, and [`measure`] makes metrics of them. The paper's testbed is in the [`lab`].
 
+pub mod lab;
 pub mod measure;
 mod run;
 mod scenario;

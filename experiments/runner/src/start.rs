@@ -101,6 +101,8 @@ pub enum Scenario {
     Thresholds(Box<thresholds::Scenario>),
     /// See [`news`].
     News(Box<news::Scenario>),
+    /// See [`news::overhead`].
+    Overhead(news::overhead::Scenario),
     /// See [`netdraino`].
     Netdraino(Box<netdraino::Scenario>),
     /// See [`testbed`].
@@ -118,6 +120,7 @@ impl Scenario {
             | Self::Places(_)
             | Self::Gateways(_)
             | Self::Refusal(_)
+            | Self::Overhead(_)
             | Self::Testbed(_) => &["lab"],
             Self::Traffic(_) => &["lab", "sim"],
             Self::Servers(_) | Self::Worlds(_) | Self::Syn(_) | Self::Netdraino(_) => &["sim"],
@@ -191,6 +194,10 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
         "news" => {
             let scenario = checked(text, news::Scenario::check).with_context(place)?;
             Ok(Scenario::News(scenario))
+        }
+        "router-overhead" => {
+            let scenario = checked(text, news::overhead::Scenario::check).with_context(place)?;
+            Ok(Scenario::Overhead(*scenario))
         }
         "netdraino" => {
             let scenario = checked(text, netdraino::Scenario::check).with_context(place)?;
@@ -285,6 +292,9 @@ fn run(
             _ => thresholds::run(&scenario, &in_virtual_time(experiment, options), watch),
         },
         Scenario::News(scenario) => crowd(experiment, &scenario, (world, options), watch),
+        Scenario::Overhead(scenario) => {
+            news::overhead::run(&scenario, part, &survivors(experiment, options), watch)
+        }
         Scenario::Netdraino(scenario) => {
             netdraino::run(&scenario, &in_virtual_time(experiment, options), watch)
         }

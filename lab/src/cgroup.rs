@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Private cgroups: version 2 to hold, kill and account processes; the cpu controller (of version 2,
-//! or of version 1 where that still has it) to take CPU time away from a server.
+//! or of version 1 where that still has it) to take CPU time away from a server; the memory controller,
+//! where it is too, for servers that are to have little.
 
 use crate::error::{LabError, Result};
 use crate::os;
@@ -8,10 +9,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tidegate_units::{Nanos, Share};
 
-/// Period of the CPU quota. Short, so that a halved CPU looks like a slower CPU and not like one
 /// The largest weight of a group, of version 2 and of version 1.
 const WEIGHT_MAX: u32 = 10_000;
 const SHARES_MAX: u32 = 262_144;
+/// Period of the CPU quota. Short, so that a halved CPU looks like a slower CPU and not like one
 /// that stops for 50 ms at a time.
 const QUOTA_PERIOD_US: u64 = 10_000;
 /// The default period, written back when the quota is lifted.
@@ -19,9 +20,9 @@ const QUOTA_PERIOD_DEFAULT_US: u64 = 100_000;
 /// Most child cgroups a lab makes.
 const CHILDREN_MAX: usize = 1_000;
 
-/// Where the cpu controller is.
+/// Where a controller is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Cpu {
+enum Controller {
     /// In the unified hierarchy.
     V2,
     /// In a hierarchy of version 1: path of the lab's cgroup there.
@@ -34,7 +35,8 @@ enum Cpu {
 #[derive(Clone, Debug)]
 pub(crate) struct Cgroups {
     unified: PathBuf,
-    cpu: Cpu,
+    cpu: Controller,
+    memory: Controller,
 }
 
 /// One group of processes inside a lab (a server, the product, the load).
@@ -42,6 +44,8 @@ pub(crate) struct Cgroups {
 pub struct Group {
     unified: PathBuf,
     cpu: Option<(PathBuf, bool)>,
+    /// Only of a group whose memory is limited, and only of version 1.
+    memory: Option<PathBuf>,
 }
 
 /// The mount point of a cgroup hierarchy in the text of mountinfo; `option` is `None` for version 2.
@@ -68,59 +72,90 @@ impl Cgroups {
     pub(crate) fn of(id: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let root = mount_of(&mounts, None)?;
-        let v1 = mount_of(&mounts, Some("cpu")).map(|m| m.join(id));
-        let cpu = if has_word(&root.join("cgroup.controllers"), "cpu") {
-            Cpu::V2
-        } else {
-            v1.map_or(Cpu::None, Cpu::V1)
+        let place = |name: &str| {
+            if has_word(&root.join("cgroup.controllers"), name) {
+                return Controller::V2;
+            }
+            let v1 = mount_of(&mounts, Some(name)).map(|mount| mount.join(id));
+            v1.map_or(Controller::None, Controller::V1)
         };
-        Some(Self { unified: root.join(id), cpu })
+        Some(Self { unified: root.join(id), cpu: place("cpu"), memory: place("memory") })
     }
 
     /// Makes the lab's cgroups.
     pub(crate) fn create(id: &str) -> Result<Self> {
         let mut this = Self::of(id).ok_or_else(|| LabError::Missing("a cgroup2 mount".into()))?;
-        if this.cpu == Cpu::V2 {
-            // Fails where another manager owns the root: the lab then does without CPU quotas.
-            let root = this.unified.parent().unwrap_or(Path::new("/")).to_path_buf();
-            os::make_dir(&this.unified)?;
-            let on = |dir: &Path| {
-                let file = dir.join("cgroup.subtree_control");
-                has_word(&file, "cpu") || fs::write(&file, "+cpu").is_ok()
-            };
-            if !(on(&root) && on(&this.unified)) {
-                this.cpu = Cpu::None;
-            }
-        }
         os::make_dir(&this.unified)?;
-        if let Cpu::V1(dir) = &this.cpu {
+        // Fails where another manager owns the root: the lab then does without CPU quotas.
+        if this.cpu == Controller::V2 && !this.delegate("cpu") {
+            this.cpu = Controller::None;
+        }
+        if let Controller::V1(dir) = &this.cpu {
             os::make_dir(dir)?;
         }
         Ok(this)
     }
 
+    /// Lets the lab's groups have a controller of version 2; whether they do.
+    fn delegate(&self, name: &str) -> bool {
+        let root = self.unified.parent().unwrap_or(Path::new("/"));
+        let on = |dir: &Path| {
+            let file = dir.join("cgroup.subtree_control");
+            has_word(&file, name) || fs::write(&file, format!("+{name}")).is_ok()
+        };
+        on(root) && on(&self.unified)
+    }
+
     /// The root of the hierarchy that shares out the CPU.
     pub(crate) fn cpu_root(&self) -> PathBuf {
         let lab = match &self.cpu {
-            Cpu::V1(dir) => dir,
+            Controller::V1(dir) => dir,
             _ => &self.unified,
         };
         lab.parent().unwrap_or(Path::new("/")).to_path_buf()
     }
 
-    /// Makes a group named `name` inside the lab.
-    pub(crate) fn group(&self, name: &str) -> Result<Group> {
+    /// Makes a group named `name` inside the lab. With `memory` it has so many bytes, its share of the page
+    /// cache included; without, its memory is accounted as on a plain host, which costs nothing.
+    pub(crate) fn group(&self, name: &str, memory: Option<u64>) -> Result<Group> {
         let unified = self.unified.join(name);
         os::make_dir(&unified)?;
         let cpu = match &self.cpu {
-            Cpu::V2 => Some((unified.clone(), true)),
-            Cpu::V1(dir) => Some((dir.join(name), false)),
-            Cpu::None => None,
+            Controller::V2 => Some((unified.clone(), true)),
+            Controller::V1(dir) => Some((dir.join(name), false)),
+            Controller::None => None,
         };
         if let Some((dir, _)) = &cpu {
             os::make_dir(dir)?;
         }
-        Ok(Group { unified, cpu })
+        let memory = memory.map(|bytes| self.limit_memory((name, &unified), bytes)).transpose()?;
+        Ok(Group { unified, cpu, memory: memory.flatten() })
+    }
+
+    /// Limits the memory of a group; where it joins, too, if that is a hierarchy of version 1.
+    fn limit_memory(&self, (name, unified): (&str, &Path), bytes: u64) -> Result<Option<PathBuf>> {
+        let missing = || LabError::Missing("a cgroup memory controller (version 1 or 2)".into());
+        match &self.memory {
+            Controller::V2 if self.delegate("memory") => {
+                os::write(&unified.join("memory.high"), bytes.to_string())?;
+                Ok(None)
+            }
+            Controller::V1(dir) => {
+                let dir = dir.join(name);
+                os::make_dir(&dir)?;
+                os::write(&dir.join("memory.limit_in_bytes"), bytes.to_string())?;
+                Ok(Some(dir))
+            }
+            Controller::V2 | Controller::None => Err(missing()),
+        }
+    }
+
+    /// The lab's directories in hierarchies of version 1.
+    fn tops_v1(&self) -> impl Iterator<Item = &Path> {
+        [&self.cpu, &self.memory].into_iter().filter_map(|controller| match controller {
+            Controller::V1(dir) => Some(dir.as_path()),
+            Controller::V2 | Controller::None => None,
+        })
     }
 
     /// Kills every process of the lab; whether all were gone within `limit`.
@@ -130,21 +165,14 @@ impl Cgroups {
 
     /// Removes the cgroups, children first; gives what resisted.
     pub(crate) fn remove(&self) -> Vec<String> {
-        let v1 = match &self.cpu {
-            Cpu::V1(dir) => Some(dir.as_path()),
-            _ => None,
-        };
-        let tops = [Some(self.unified.as_path()), v1];
-        tops.into_iter().flatten().flat_map(remove_tree).collect()
+        let tops = std::iter::once(self.unified.as_path()).chain(self.tops_v1());
+        tops.flat_map(remove_tree).collect()
     }
 
     /// The cgroups that still exist.
     pub(crate) fn remains(&self) -> Vec<String> {
-        let mut tops = vec![self.unified.clone()];
-        if let Cpu::V1(dir) = &self.cpu {
-            tops.push(dir.clone());
-        }
-        tops.iter().filter(|d| d.exists()).map(|d| os::text(d)).collect()
+        let tops = std::iter::once(self.unified.as_path()).chain(self.tops_v1());
+        tops.filter(|d| d.exists()).map(os::text).collect()
     }
 }
 
@@ -195,6 +223,7 @@ impl Group {
         let second = self.cpu.iter().filter(|(_, v2)| !v2).map(|(dir, _)| dir.as_path());
         std::iter::once(self.unified.as_path())
             .chain(second)
+            .chain(self.memory.as_deref())
             .map(|d| d.join("cgroup.procs"))
             .collect()
     }
@@ -246,6 +275,16 @@ impl Group {
         line.trim().parse().ok().map(Nanos::from_micros)
     }
 
+    /// Bytes of memory that the group has now, its share of the page cache included; `None` where it is not limited.
+    #[must_use]
+    pub fn memory_used(&self) -> Option<u64> {
+        let file = match &self.memory {
+            Some(dir) => dir.join("memory.usage_in_bytes"),
+            None => self.unified.join("memory.current"),
+        };
+        fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
+
     /// How many processes are in the group.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
@@ -256,7 +295,8 @@ impl Group {
     /// Kills all processes of the group and removes it; whether that succeeded within `limit`.
     pub(crate) fn kill_and_remove(&self, limit: Nanos) -> bool {
         let gone = kill_below(&self.unified, limit);
-        let tops = std::iter::once(&self.unified).chain(self.cpu.iter().map(|(dir, _)| dir));
+        let cpu = self.cpu.iter().map(|(dir, _)| dir);
+        let tops = std::iter::once(&self.unified).chain(cpu).chain(&self.memory);
         gone && tops.flat_map(|d| remove_tree(d)).next().is_none()
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::load::{self, LoadPlan};
 use crate::server::tiny;
-use crate::{Lab, LabOptions, attack, datagrams, flood, guard, idle};
+use crate::{Lab, LabOptions, attack, bulk, datagrams, flood, guard, idle};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -64,13 +64,14 @@ impl Helper {
 }
 
 const USAGE: &str =
-    "usage: run | shard | serve JSON | flood JSON | datagrams JSON | attack JSON | idle FILE | burn MICROS | guard ID | hold | sweep
+    "usage: run | shard | serve JSON | flood JSON | datagrams JSON | attack JSON | bulk JSON | idle FILE | burn MICROS | guard ID | hold | sweep
   run    a load plan (JSON) on standard input; progress as JSON lines, then the report
   shard  one process of a load: plan on standard input
   serve  the small server, options as JSON
   flood  SYNs from senders that nobody has, options as JSON
   datagrams  datagrams of one size, options as JSON
   attack     attacks the limits between servers and routers, options as JSON
+  bulk   one end of chunks at a pace, options as JSON
   idle   a loop that counts into a file what time is left (see chrt --idle)
   burn   use so much CPU time
   guard  remove a lab when standard input ends
@@ -96,6 +97,10 @@ pub fn main(args: &[String]) -> ExitCode {
         ["attack", options] => {
             let options = serde_json::from_str(options).map_err(|e| format!("options: {e}"));
             options.and_then(|o| attack::main(&o).map_err(|e| e.to_string()))
+        }
+        ["bulk", options] => {
+            let options = serde_json::from_str(options).map_err(|e| format!("options: {e}"));
+            options.and_then(|o| bulk::main(&o).map_err(|e| e.to_string()))
         }
         ["idle", file] => idle::main(file),
         ["burn", micros] => idle::burn(micros),

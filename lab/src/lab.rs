@@ -5,6 +5,7 @@ use crate::cgroup::{Cgroups, Group};
 use crate::error::{LabError, Result};
 use crate::flood::{Flood, SPOOFED};
 use crate::gate::{self, Gate, GateOptions};
+use crate::graph::{Graph, GraphSpec};
 use crate::guard::Guard;
 use crate::helper::Helper;
 use crate::idle::IdleMeter;
@@ -196,6 +197,11 @@ impl Lab {
         self.options.load_cpu
     }
 
+    /// The CPU of the servers.
+    pub(crate) const fn server_cpu(&self) -> usize {
+        self.options.server_cpu
+    }
+
     pub(crate) const fn helper(&self) -> &Helper {
         &self.options.helper
     }
@@ -232,7 +238,18 @@ impl Lab {
         name: &str,
         command: &[&str],
     ) -> Result<Managed> {
-        self.launch(role.path(&self.id), cpu.to_string(), name, (command, false))
+        self.start_at(role.path(&self.id), cpu, name, command)
+    }
+
+    /// The same in the namespace that lies at `net`.
+    pub(crate) fn start_at(
+        &self,
+        net: String,
+        cpu: usize,
+        name: &str,
+        command: &[&str],
+    ) -> Result<Managed> {
+        self.launch(net, cpu.to_string(), name, (command, false))
     }
 
     fn launch(
@@ -240,13 +257,24 @@ impl Lab {
         net: String,
         cpus: String,
         name: &str,
+        command: (&[&str], bool),
+    ) -> Result<Managed> {
+        self.launch_within(None, (net, cpus), name, command)
+    }
+
+    /// Launches it with so much memory, if that is limited.
+    fn launch_within(
+        &self,
+        memory: Option<u64>,
+        (net, cpus): (String, String),
+        name: &str,
         (command, piped): (&[&str], bool),
     ) -> Result<Managed> {
         let name = self.unique(name);
         Managed::start(Launch {
             net,
             cpus,
-            group: self.cgroups.group(&name)?,
+            group: self.cgroups.group(&name, memory)?,
             command: command.iter().map(|w| (*w).to_owned()).collect(),
             log: self.dir().join(format!("{name}.log")),
             piped,
@@ -254,10 +282,19 @@ impl Lab {
     }
 
     pub(crate) fn start_on_server(&self, name: &str, command: &[&str]) -> Result<Managed> {
+        self.start_on_server_within(None, name, command)
+    }
+
+    fn start_on_server_within(
+        &self,
+        memory: Option<u64>,
+        name: &str,
+        command: &[&str],
+    ) -> Result<Managed> {
         let cpus = self.cpus_of(self.options.server_cpu);
         let stands = self.serves_in.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let net = stands.unwrap_or_else(|| Role::Server.path(&self.id));
-        self.launch(net, cpus, name, (command, false))
+        self.launch_within(memory, (net, cpus), name, (command, false))
     }
 
     /// Threads of a proxy: one for each CPU that it may use, as their documentation has it.
@@ -291,7 +328,7 @@ impl Lab {
 
     /// Starts a process in a namespace, on the load's CPU.
     pub(crate) fn start_beside(&self, net: String, name: &str, words: &[&str]) -> Result<Managed> {
-        self.launch(net, self.options.load_cpu.to_string(), name, (words, false))
+        self.start_at(net, self.options.load_cpu, name, words)
     }
 
     /// Starts Apache and waits until it listens.
@@ -347,7 +384,8 @@ impl Lab {
     pub fn start_tiny(&self, options: &TinyOptions) -> Result<Server> {
         let command = tiny::command(self, options)?;
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
-        let process = self.start_on_server("tiny", &words)?;
+        let memory = options.pages.as_ref().map(|pages| pages.memory);
+        let process = self.start_on_server_within(memory, "tiny", &words)?;
         let (pid, log) = (process.pid(), process.log().to_path_buf());
         os::wait_or_fail("the small server to listen", START_LIMIT, Some(&log), || {
             listens(pid, options.port)
@@ -451,6 +489,14 @@ impl Lab {
     /// What ip, ethtool or tc says.
     pub fn road(&self, narrow: &Shaping, access: Option<&Shaping>) -> Result<Road<'_>> {
         Road::make(self, narrow, access)
+    }
+
+    /// Makes a graph of hosts and links beside the lab's own three.
+    ///
+    /// # Errors
+    /// A link to a host that there is not, or what ip, ethtool or tc says.
+    pub fn graph(&self, spec: &GraphSpec) -> Result<Graph<'_>> {
+        Graph::make(self, spec)
     }
 
     /// Makes the server's outgoing interface a bottleneck.

@@ -26,11 +26,13 @@
 //! owner dies, or by the next lab; see [`sweep`]. Two labs never meet.
 
 mod attack;
+mod bulk;
 mod cgroup;
 mod datagrams;
 mod error;
 mod flood;
 mod gate;
+mod graph;
 mod guard;
 pub mod helper;
 mod idle;
@@ -40,6 +42,7 @@ mod os;
 mod process;
 mod product;
 mod registry;
+mod relay;
 mod road;
 mod scrape;
 pub mod server;
@@ -48,10 +51,12 @@ mod site;
 mod topology;
 
 pub use attack::{AttackCounts, AttackKind};
+pub use bulk::Bulk;
 pub use cgroup::Group;
 pub use error::{LabError, Result};
 pub use flood::Flood;
 pub use gate::{Gate, GateOptions, GateProxy};
+pub use graph::{End, Graph, GraphSpec, HostSpec, LinkSpec};
 pub use helper::Helper;
 pub use idle::{IdleMark, IdleMeter};
 pub use lab::{CpuCut, CpuCutGuard, Lab, LabOptions};
@@ -63,16 +68,17 @@ pub use load::{
 pub use process::Managed;
 pub use product::{Product, ProductConfig};
 pub use registry::{ROOT, labs, owner_alive, remains, sweep, teardown};
+pub use relay::{RelayCounts, Way};
 pub use road::{
     Attacker, Bird, ControlCounts, ControlMeter, InBand, InBandOptions, InBandSeen, MarkCounts,
     MarkMeter, Pushback, Road, RoadHost, Sections,
 };
 pub use scrape::Scrape;
-pub use server::tiny::TinyOptions;
+pub use server::tiny::{Body, TinyOptions};
 pub use server::{
     ApacheOptions, Cgi, Change, Cost, CostKind, DatagramCounts, DatagramRule, EdgeLimit,
     EdgeOptions, EdgeProxy, FailsafePolicy, Front, FrontKind, Mpm, NftHook, NftLimit, NftRule,
-    NginxOptions, NodeOptions, QueueSeen, QueueWatch, QueuedOptions, Rungs, Server,
+    NginxOptions, NodeOptions, PagesOptions, QueueSeen, QueueWatch, QueuedOptions, Rungs, Server,
 };
 pub use shape::{Shaped, ShapedCounts, Shaping};
 pub use site::{Foreign, ForeignVerdict, Site, SiteKind};

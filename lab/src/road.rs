@@ -7,13 +7,11 @@
 //!  cl ── l1 ── R1 ── l3 ──┘                             └── l6 ── S1 10.64.6.2
 //! ```
 //!
-//! Both ends of link n are named `ln`; that nearer to the clients is 10.64.n.1, the other 10.64.n.2. Clients of
-//! 10.16.0.0/16 take l0, those of 10.17.0.0/16 take l1. Each host is the namespace of a process of the lab, and
-//! so it ends with the lab.
+//! It is a [`Graph`]: there it stands which addresses links and clients have.
 //!
 //! The links of the agents (l0, l1) may be narrowed at the clients as well. One kernel sends the SYNs of thousands of
 //! clients again in bursts, those of a slot of its timers (8 to 64 ms) at once; there they come apart, as those of many
-//! hosts do. Neighbours are entered by hand: ARP would be lost on the full link.
+//! hosts do.
 
 mod attack;
 mod bgp;
@@ -29,24 +27,25 @@ pub use peers::Pushback;
 
 use crate::datagrams::Datagrams;
 use crate::error::{LabError, Result};
+use crate::graph::{self, Graph, GraphSpec, HostSpec, LinkSpec};
 use crate::lab::Lab;
 use crate::os;
 use crate::process::Managed;
-use crate::product::{self, Product};
+use crate::product::Product;
 use crate::server::Server;
 use crate::server::nft::{self, DatagramRule};
 use crate::server::tiny::TinyOptions;
-use crate::shape::{self, Shaped, Shaping};
-use crate::site;
+use crate::shape::{Shaped, Shaping};
 use crate::topology::{self, Role};
-use crate::{Arrive, Sources, Stream};
+use crate::{Arrive, Stream};
 use serde_json::{Map, Value, json};
-use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
 /// The narrow link, at R2.
-const NARROW: &str = "l4";
+const NARROW: usize = 4;
+/// The links of the agents.
+const ACCESS: [usize; 2] = [0, 1];
 /// Links, each with its end nearer to the clients and the other; `None`: the clients.
 const LINKS: [(Option<RoadHost>, RoadHost); 7] = [
     (None, RoadHost::R0),
@@ -57,12 +56,6 @@ const LINKS: [(Option<RoadHost>, RoadHost); 7] = [
     (Some(RoadHost::R3), RoadHost::S0),
     (Some(RoadHost::R3), RoadHost::S1),
 ];
-/// Their names, for what outlives a format.
-const NAMES: [&str; 7] = ["l0", "l1", "l2", "l3", NARROW, "l5", "l6"];
-/// Bytes that a narrow link lets out at once: a packet. What does not fit waits in its queue.
-const BURST_BYTES: u64 = 1_600;
-/// Addresses of an agent's clients.
-const CLIENTS: u32 = 60_000;
 /// Port of the servers, and of the sessions between daemons.
 const PORT: u16 = 80;
 const PEERS: u16 = 7_416;
@@ -137,39 +130,36 @@ impl RoadHost {
         }
     }
 
-    /// Its links, and whether it is the end nearer to the clients.
-    fn links(self) -> impl Iterator<Item = (usize, bool)> {
-        let all = LINKS.iter().enumerate();
-        all.filter_map(move |(link, (near, far))| {
-            (*near == Some(self))
-                .then_some((link, true))
-                .or((*far == self).then_some((link, false)))
-        })
+    /// Its place in [`RoadHost::ALL`]: its number in the graph.
+    fn number(self) -> usize {
+        Self::ALL.iter().position(|host| *host == self).unwrap_or_default()
     }
 
     /// The section `interfaces` of its daemon.
     #[must_use]
     pub fn interfaces(self, sections: &Sections) -> Value {
-        let one = |(link, near): (usize, bool)| {
-            if near {
-                return json!({"name": NAMES[link], "side": "servers"});
+        let spec = graph_spec();
+        let mut all = spec.interfaces(self.number());
+        let ends = spec.ends(Some(self.number()));
+        for (interface, (link, near)) in all.as_array_mut().into_iter().flatten().zip(ends) {
+            if sections.xdp && !near {
+                interface["attach"] = json!("xdp");
             }
-            let attach = if sections.xdp { "xdp" } else { "tcx" };
-            let mut interface = json!({"name": NAMES[link], "attach": attach});
             // Clients are behind the links that nobody else has an end of.
             if sections.border && LINKS[link].0.is_none() {
                 interface["border"] = json!(true);
             }
-            interface
-        };
-        self.links().map(one).collect()
+        }
+        all
     }
 
     /// Where it is found: a router by its end towards the servers, which S0 reaches.
     #[must_use]
     pub fn address(self) -> Ipv4Addr {
-        let far = self.links().find(|(_, near)| *near).or_else(|| self.links().next());
-        far.map_or(Ipv4Addr::UNSPECIFIED, |(link, near)| end(link, near))
+        let spec = graph_spec();
+        let mut ends: Vec<graph::End> = spec.ends(Some(self.number())).collect();
+        ends.sort_by_key(|(_, near)| !near);
+        ends.first().map_or(Ipv4Addr::UNSPECIFIED, |end| graph::address(*end))
     }
 
     /// Where a server listens.
@@ -179,78 +169,42 @@ impl RoadHost {
     }
 }
 
-/// The address of an end of a link.
-fn end(link: usize, near: bool) -> Ipv4Addr {
-    Ipv4Addr::new(10, 64, u8::try_from(link).unwrap_or(u8::MAX), if near { 1 } else { 2 })
-}
-
-fn hardware(link: usize, near: bool) -> String {
-    format!("02:00:00:00:{link:02x}:{:02x}", if near { 1 } else { 2 })
-}
-
-/// The clients of an agent, of two.
-const fn clients(agent: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 16 + agent % 2, 0, 0)
+/// Hosts and links, all as wide as the machine can.
+fn graph_spec() -> GraphSpec {
+    let host = |host: RoadHost| HostSpec { name: host.name(), forwards: host.hops() > 0 };
+    let link = |(near, far): (Option<RoadHost>, RoadHost)| {
+        LinkSpec::plain(near.map(RoadHost::number), far.number())
+    };
+    GraphSpec { hosts: RoadHost::ALL.map(host).to_vec(), links: LINKS.map(link).to_vec() }
 }
 
 /// The road, until it is dropped.
 #[derive(Debug)]
 pub struct Road<'a> {
     lab: &'a Lab,
-    narrow: Shaped,
-    /// Wide again with it.
-    _access: Vec<Shaped>,
-    hosts: Vec<(RoadHost, Managed)>,
+    graph: Graph<'a>,
 }
 
 impl<'a> Road<'a> {
     pub(crate) fn make(lab: &'a Lab, narrow: &Shaping, access: Option<&Shaping>) -> Result<Self> {
-        let mut hosts = Vec::new();
-        for host in RoadHost::ALL {
-            hosts.push((host, site::container(lab)?));
+        let mut spec = graph_spec();
+        spec.links[NARROW].up = Some(*narrow);
+        for link in ACCESS {
+            spec.links[link].up = access.copied();
         }
-        let net = |host: Option<RoadHost>| {
-            host.map_or_else(|| Role::Client.path(lab.id()), |host| path(&hosts, host))
-        };
-        let mut add = String::new();
-        for (link, (near, far)) in LINKS.iter().enumerate() {
-            let name = NAMES[link];
-            let (ours, theirs) = (hardware(link, true), hardware(link, false));
-            let (here, there) = (owner(lab, &hosts, *near), owner(lab, &hosts, Some(*far)));
-            let _ = writeln!(
-                add,
-                "link add {name} address {ours} netns {here} type veth peer name {name} \
-                 address {theirs} netns {there}"
-            );
-        }
-        os::run_with_input("ip", &["-batch", "-"], &add)?;
-        for host in std::iter::once(None).chain(RoadHost::ALL.map(Some)) {
-            let net = net(host);
-            topology::within(&net, &["sh"], &sysctls(host))?;
-            topology::within(&net, &["ip", "-batch", "-"], &addresses(host))?;
-        }
-        for (link, (near, far)) in LINKS.iter().enumerate() {
-            for host in [*near, Some(*far)] {
-                let off = ["ethtool", "-K", NAMES[link], "gro", "off", "tso", "off", "gso", "off"];
-                topology::within(&net(host), &off, "")?;
-            }
-        }
-        let narrow = shape::apply(net(Some(RoadHost::R2)), NARROW, (narrow, BURST_BYTES))?;
-        let mut narrowed = Vec::new();
-        for (shaping, device) in access.into_iter().flat_map(|s| [(s, NAMES[0]), (s, NAMES[1])]) {
-            narrowed.push(shape::apply(net(None), device, (shaping, BURST_BYTES))?);
-        }
-        Ok(Self { lab, narrow, _access: narrowed, hosts })
+        Ok(Self { lab, graph: lab.graph(&spec)? })
     }
 
     /// The narrow link.
-    #[must_use]
-    pub const fn narrow(&self) -> &Shaped {
-        &self.narrow
+    ///
+    /// # Errors
+    /// As [`Graph::shaped`].
+    pub fn narrow(&self) -> Result<&Shaped> {
+        self.graph.shaped((NARROW, true))
     }
 
     fn net(&self, host: RoadHost) -> String {
-        path(&self.hosts, host)
+        self.graph.net(Some(host.number()))
     }
 
     /// Starts the small server on a host, on port 80, and waits until it listens.
@@ -258,10 +212,7 @@ impl<'a> Road<'a> {
     /// # Errors
     /// As [`Lab::start_tiny`].
     pub fn start_tiny(&self, host: RoadHost, options: &TinyOptions) -> Result<Server> {
-        self.lab.serve_in(Some(self.net(host)));
-        let server = self.lab.start_tiny(&TinyOptions { port: PORT, ..options.clone() });
-        self.lab.serve_in(None);
-        server
+        self.graph.start_tiny(host.number(), options)
     }
 
     /// Requests for a host from the clients of an agent, each of so many bytes or as long as it is anyway.
@@ -273,12 +224,8 @@ impl<'a> Road<'a> {
         bytes: usize,
         arrive: Arrive,
     ) -> Stream {
-        let stream = Stream {
-            target: SocketAddr::V4(host.target()),
-            sources: Sources { first: IpAddr::V4(clients(agent)), count: CLIENTS },
-            ..server.stream(name, arrive)
-        };
-        stream.padded(bytes)
+        let door = usize::from(agent) % ACCESS.len();
+        self.graph.stream((name, door), (host.number(), server), arrive).padded(bytes)
     }
 
     /// Starts the product on a host with these services and other sections, and waits until it answers.
@@ -291,20 +238,10 @@ impl<'a> Road<'a> {
         host: RoadHost,
         (services, sections): (&Value, &Sections),
     ) -> Result<Product> {
-        let dir = self.lab.private_dir(&format!("tidegate-{}", host.name()))?;
-        let (file, socket) = (dir.join("tidegate.yaml"), dir.join("control.sock"));
-        // On the lab's BPF file system, under a name of its own.
-        let pins = self.lab.pins().with_file_name(dir.file_name().unwrap_or_default());
-        let mut whole = json!({
-            "interfaces": host.interfaces(sections),
-            "services": services,
-            "daemon": {"socket": socket, "http": "off", "pins": pins},
-        });
-        for (name, section) in &sections.others {
-            whole[name] = section.clone();
-        }
-        os::write(&file, whole.to_string())?;
-        product::start_in(self.lab, self.net(host), program, (&file, &socket))
+        let mut whole = sections.others.clone();
+        whole.insert("interfaces".into(), host.interfaces(sections));
+        whole.insert("services".into(), services.clone());
+        self.graph.start_product(program, host.number(), &Value::Object(whole))
     }
 
     /// Detaches what a daemon has left on a host that was killed with this configuration.
@@ -347,98 +284,8 @@ impl<'a> Road<'a> {
 
 /// Where datagrams of an agent come from: an address that none of its clients has.
 fn sender(agent: u8) -> Ipv4Addr {
-    let [a, b, ..] = clients(agent).octets();
+    let [a, b, ..] = graph::clients(usize::from(agent) % ACCESS.len()).octets();
     Ipv4Addr::new(a, b, 255, 255)
-}
-
-fn process(hosts: &[(RoadHost, Managed)], host: RoadHost) -> u32 {
-    hosts.iter().find(|(of, _)| *of == host).map_or(0, |(_, process)| process.pid())
-}
-
-fn path(hosts: &[(RoadHost, Managed)], host: RoadHost) -> String {
-    format!("/proc/{}/ns/net", process(hosts, host))
-}
-
-/// A namespace as `ip link` takes it.
-fn owner(lab: &Lab, hosts: &[(RoadHost, Managed)], host: Option<RoadHost>) -> String {
-    host.map_or_else(
-        || Role::Client.path(lab.id()).rsplit('/').next().unwrap_or_default().to_owned(),
-        |host| process(hosts, host).to_string(),
-    )
-}
-
-fn sysctls(host: Option<RoadHost>) -> String {
-    let mut script = "set -e\ncd /proc/sys/net\n\
-        for all in ipv4/conf/*/rp_filter; do echo 0 >$all; done\n\
-        echo 1 >ipv4/tcp_no_metrics_save\n"
-        .to_owned();
-    match host {
-        // As today's clients send SYNs again: 1, 2, 3, 4 and 5 s after the first, then later and later.
-        None => {
-            script.push_str("echo 4 >ipv4/tcp_syn_linear_timeouts\necho 6 >ipv4/tcp_syn_retries\n")
-        }
-        Some(host) => {
-            // Nothing but the load is on the narrow link.
-            script.push_str("echo 1 >ipv6/conf/all/disable_ipv6\n");
-            if host.hops() > 0 {
-                script.push_str("echo 1 >ipv4/ip_forward\n");
-            }
-        }
-    }
-    script
-}
-
-/// What `ip -batch` does on a host.
-fn addresses(host: Option<RoadHost>) -> String {
-    let ends: Vec<(usize, bool)> = match host {
-        None => vec![(0, true), (1, true)],
-        Some(host) => host.links().collect(),
-    };
-    let mut lines = if host.is_some() { "link set lo up\n".to_owned() } else { String::new() };
-    for (link, near) in ends {
-        let name = NAMES[link];
-        let (own, other) = (end(link, near), end(link, !near));
-        let hardware = hardware(link, !near);
-        let _ = writeln!(
-            lines,
-            "addr add {own}/24 dev {name}\nlink set {name} up\n\
-             neigh add {other} lladdr {hardware} dev {name} nud permanent"
-        );
-    }
-    let both = [clients(0), clients(1)];
-    match host {
-        None => {
-            for (agent, first) in both.iter().enumerate() {
-                let (table, gateway) = (101 + agent, end(agent, false));
-                let _ = writeln!(
-                    lines,
-                    "rule add from {first}/16 lookup {table} pref {table}\n\
-                     route add default via {gateway} table {table}"
-                );
-            }
-        }
-        Some(host) => {
-            let back = match host {
-                RoadHost::R0 => vec![(both[0], 0)],
-                RoadHost::R1 => vec![(both[1], 1)],
-                RoadHost::R2 => vec![(both[0], 2), (both[1], 3)],
-                _ => Vec::new(),
-            };
-            for (first, link) in back {
-                let _ = writeln!(lines, "route add {first}/16 via {}", end(link, true));
-            }
-            let (link, near) = match host {
-                RoadHost::R0 => (2, false),
-                RoadHost::R1 => (3, false),
-                RoadHost::R2 => (4, false),
-                RoadHost::R3 => (4, true),
-                RoadHost::S0 => (5, true),
-                RoadHost::S1 => (6, true),
-            };
-            let _ = writeln!(lines, "route add default via {}", end(link, near));
-        }
-    }
-    lines
 }
 
 #[cfg(test)]
@@ -465,12 +312,14 @@ mod tests {
     /// Each agent's clients have a way back, and datagrams come from outside of their range.
     #[test]
     fn ways_lead_back() {
-        let r2 = addresses(Some(RoadHost::R2));
+        let spec = graph_spec();
+        let r2 = spec.addresses(Some(RoadHost::R2.number()));
         for line in ["route add 10.16.0.0/16 via 10.64.2.1", "route add 10.17.0.0/16 via 10.64.3.1"]
         {
             assert!(r2.contains(line), "{r2}");
         }
-        assert!(addresses(None).contains("rule add from 10.17.0.0/16 lookup 102 pref 102"));
+        let clients = spec.addresses(None);
+        assert!(clients.contains("rule add from 10.17.0.0/16 lookup 102 pref 102"));
         assert_eq!(sender(1).to_string(), "10.17.255.255");
     }
 }

@@ -39,13 +39,13 @@ pub struct ShapedCounts {
 #[derive(Debug)]
 pub struct Shaped {
     net: String,
-    device: &'static str,
+    device: String,
 }
 
 /// Narrows an interface in the namespace that lies at `net`; `burst` bytes go out at once.
 pub(crate) fn apply(
     net: String,
-    device: &'static str,
+    device: &str,
     (shaping, burst): (&Shaping, u64),
 ) -> Result<Shaped> {
     let Shaping { bits_per_second: rate, queue } = *shaping;
@@ -58,7 +58,7 @@ pub(crate) fn apply(
         "qdisc add dev {device} root handle 1: tbf rate {rate}bit burst {burst} limit {limit}\n\
          qdisc replace dev {device} parent 1:1 handle 10: pfifo limit {queue}\n"
     );
-    let shaped = Shaped { net, device };
+    let shaped = Shaped { net, device: device.to_owned() };
     topology::within(&shaped.net, &["tc", "-batch", "-"], &batch)?;
     // What was silently not taken would measure nothing.
     shaped.dropped()?;
@@ -88,7 +88,7 @@ impl Shaped {
     /// # Errors
     /// When the queue is not there.
     pub fn counts(&self) -> Result<ShapedCounts> {
-        let command = ["tc", "-s", "-j", "qdisc", "show", "dev", self.device];
+        let command = ["tc", "-s", "-j", "qdisc", "show", "dev", &self.device];
         let text = topology::within(&self.net, &command, "")?;
         let missing = |what: &str| LabError::Missing(format!("{what} in {text}"));
         let all: serde_json::Value =
@@ -109,7 +109,7 @@ impl Shaped {
 impl Drop for Shaped {
     fn drop(&mut self) {
         // Gone with the namespace otherwise.
-        let command = ["tc", "qdisc", "del", "dev", self.device, "root"];
+        let command = ["tc", "qdisc", "del", "dev", &self.device, "root"];
         let _ = topology::within(&self.net, &command, "");
     }
 }

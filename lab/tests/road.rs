@@ -33,7 +33,7 @@ fn a_road_carries_what_its_narrow_link_can() {
     for stream in &report.streams {
         assert_eq!(stream.total.counts.answered, 50, "{}: {:?}", stream.name, stream.total);
     }
-    let narrow = road.narrow().counts().unwrap();
+    let narrow = road.narrow().unwrap().counts().unwrap();
     assert_eq!(narrow.dropped, 0, "{narrow:?}");
     assert!(narrow.bytes >= 100 * 600 && narrow.packets >= 400, "{narrow:?}");
 
@@ -45,7 +45,7 @@ fn a_road_carries_what_its_narrow_link_can() {
     let (at_s0, at_r3) = (rule.counts().unwrap(), passing.counts().unwrap());
     assert!(at_s0.passed > 30 && at_s0.refused > at_s0.passed, "{at_s0:?}");
     assert!(at_r3.passed >= at_s0.passed + at_s0.refused, "{at_r3:?} {at_s0:?}");
-    assert!(road.narrow().dropped().unwrap() > 100);
+    assert!(road.narrow().unwrap().dropped().unwrap() > 100);
 
     let id = lab.id().to_owned();
     drop((rule, passing, server));
@@ -101,7 +101,7 @@ fn marks_and_options_lead_to_limits_as_published() {
     let seen = published.seen();
     assert!(seen.marked > 0.0 && seen.option_bytes > 0.0 && seen.limits > 0.0, "{seen:?}");
     assert!(seen.refused_datagrams > 100.0 && seen.refused == 0.0, "{seen:?}");
-    let narrow = road.narrow().counts().unwrap();
+    let narrow = road.narrow().unwrap().counts().unwrap();
     assert!(seen.option_bytes <= 0.05 * narrow.bytes as f64, "{seen:?} {narrow:?}");
 
     drop(sender);

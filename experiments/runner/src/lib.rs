@@ -24,6 +24,7 @@ pub mod setting;
 pub mod start;
 pub mod summary;
 pub mod survival;
+mod testbed;
 pub mod thresholds;
 pub mod traffic;
 pub mod worlds;

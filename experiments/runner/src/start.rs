@@ -101,6 +101,8 @@ pub enum Scenario {
     Thresholds(Box<thresholds::Scenario>),
     /// See [`news`].
     News(Box<news::Scenario>),
+    /// See [`news::overhead`].
+    Overhead(news::overhead::Scenario),
     /// See [`netdraino`].
     Netdraino(Box<netdraino::Scenario>),
     /// See [`testbed`].
@@ -118,13 +120,11 @@ impl Scenario {
             | Self::Places(_)
             | Self::Gateways(_)
             | Self::Refusal(_)
+            | Self::Overhead(_)
             | Self::Testbed(_) => &["lab"],
             Self::Traffic(_) => &["lab", "sim"],
-            Self::Servers(_)
-            | Self::Worlds(_)
-            | Self::Syn(_)
-            | Self::News(_)
-            | Self::Netdraino(_) => &["sim"],
+            Self::Servers(_) | Self::Worlds(_) | Self::Syn(_) | Self::Netdraino(_) => &["sim"],
+            Self::News(scenario) => scenario.worlds(),
             Self::Thresholds(scenario) => scenario.worlds(),
             Self::Dual(scenario) => scenario.worlds(),
         }
@@ -188,15 +188,16 @@ pub fn scenario(experiment: &Experiment) -> Result<Scenario> {
             Ok(Scenario::Refusal(scenario))
         }
         "thresholds" => {
-            let scenario: thresholds::Scenario =
-                serde_saphyr::from_str(text).with_context(place)?;
-            scenario.check().with_context(place)?;
-            Ok(Scenario::Thresholds(Box::new(scenario)))
+            let scenario = checked(text, thresholds::Scenario::check).with_context(place)?;
+            Ok(Scenario::Thresholds(scenario))
         }
         "news" => {
-            let scenario: news::Scenario = serde_saphyr::from_str(text).with_context(place)?;
-            scenario.check().with_context(place)?;
-            Ok(Scenario::News(Box::new(scenario)))
+            let scenario = checked(text, news::Scenario::check).with_context(place)?;
+            Ok(Scenario::News(scenario))
+        }
+        "router-overhead" => {
+            let scenario = checked(text, news::overhead::Scenario::check).with_context(place)?;
+            Ok(Scenario::Overhead(*scenario))
         }
         "netdraino" => {
             let scenario = checked(text, netdraino::Scenario::check).with_context(place)?;
@@ -290,7 +291,10 @@ fn run(
             }
             _ => thresholds::run(&scenario, &in_virtual_time(experiment, options), watch),
         },
-        Scenario::News(scenario) => crowd(experiment, &scenario, options, watch),
+        Scenario::News(scenario) => crowd(experiment, &scenario, (world, options), watch),
+        Scenario::Overhead(scenario) => {
+            news::overhead::run(&scenario, part, &survivors(experiment, options), watch)
+        }
         Scenario::Netdraino(scenario) => {
             netdraino::run(&scenario, &in_virtual_time(experiment, options), watch)
         }
@@ -303,10 +307,14 @@ fn run(
 fn crowd(
     experiment: &Experiment,
     scenario: &news::Scenario,
-    options: &Options,
+    (world, options): (&str, &Options),
     watch: &mut dyn Watch,
 ) -> Result<Outcome> {
     let data = options.data.as_ref();
+    if world == "lab" {
+        let part = (options.effort != Effort::Full, options.cell.as_deref());
+        return news::lab::run(scenario, part, (&survivors(experiment, options), data), watch);
+    }
     news::run(scenario, &in_virtual_time(experiment, options), data, watch)
 }
 

@@ -2,9 +2,10 @@
 //! Attackers on the road, and where marks of theirs would be seen.
 
 use super::peers::{GRANTS, Pushback, identity, scope, signer};
-use super::{PEERS, Road, RoadHost, clients};
+use super::{PEERS, Road, RoadHost};
 use crate::attack::{self, Attack, AttackCounts, AttackKind, Limiter, Receiver};
 use crate::error::Result;
+use crate::graph::clients;
 use crate::process::Managed;
 use crate::server::nft;
 use crate::topology::{self, Role};

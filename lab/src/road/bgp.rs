@@ -7,8 +7,9 @@
 //!  AS 65003                       AS 65002                             AS 65001
 //! ```
 
-use super::{BGP, Road, RoadHost, end};
+use super::{BGP, Road, RoadHost};
 use crate::error::Result;
+use crate::graph::{End, address};
 use crate::lab::START_LIMIT;
 use crate::os;
 use crate::process::Managed;
@@ -48,7 +49,7 @@ impl Road<'_> {
 /// The section `flowspec` of S0's daemon, with this speaker.
 #[must_use]
 pub(crate) fn exports(speaker: &str, service: &str) -> Value {
-    let (own, router) = (end(TO_S0, false), end(TO_S0, true));
+    let (own, router) = (address((TO_S0, false)), address((TO_S0, true)));
     json!({
         "speaker": speaker,
         "as": AS[0],
@@ -61,7 +62,7 @@ pub(crate) fn exports(speaker: &str, service: &str) -> Value {
 /// That of R2's.
 #[must_use]
 pub(crate) fn imports() -> Value {
-    let (own, router) = (end(TO_R2, true), end(TO_R2, false));
+    let (own, router) = (address((TO_R2, true)), address((TO_R2, false)));
     json!({
         "speaker": "gobgp",
         "as": AS[2],
@@ -91,11 +92,11 @@ impl super::Sections {
 
 fn configuration() -> String {
     let [server, router, other] = AS;
-    let session = |name: &str, (link, near): (usize, bool), peer: u32, channels: &str| {
+    let session = |name: &str, (link, near): End, peer: u32, channels: &str| {
         format!(
             "protocol bgp {name} {{ local {} as {router}; neighbor {} as {peer}; passive yes; hold time 9; {channels} }}\n",
-            end(link, near),
-            end(link, !near)
+            address((link, near)),
+            address((link, !near))
         )
     };
     let takes = "flow4 { table f4; import all; export none; };";
@@ -108,7 +109,7 @@ fn configuration() -> String {
     format!(
         "log stderr all;\nrouter id {};\nipv4 table r4;\nflow4 table f4;\nprotocol device {{ }}\n\
          protocol static nets {{ ipv4 {{ table r4; }}; route {SERVERS} blackhole; }}\n{server}{other}",
-        end(TO_S0, true)
+        address((TO_S0, true))
     )
 }
 

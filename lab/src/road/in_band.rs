@@ -5,6 +5,7 @@
 
 use super::{AGENTS, Road, RoadHost};
 use crate::error::Result;
+use crate::graph;
 use crate::lab::START_LIMIT;
 use crate::os;
 use crate::process::Managed;
@@ -181,7 +182,7 @@ fn told(options: &InBandOptions) -> (Value, Value) {
     let address = RoadHost::R2.address().to_string();
     let router = json!({
         "inward": ["l2", "l3"],
-        "link": super::NARROW,
+        "link": graph::name(super::NARROW),
         "address": address,
         "server": server,
         "port": port,
@@ -240,6 +241,7 @@ mod tests {
         };
         let (router, server) = told(&options);
         assert_eq!(server["routers"], json!([router["address"]]));
+        assert_eq!(router["link"], json!("l4"));
         assert_eq!(
             (router["server"].as_str(), &router["agents"]),
             (Some("10.64.5.2"), &server["agents"])

@@ -8,6 +8,7 @@ pub(crate) mod front;
 pub(crate) mod nft;
 pub(crate) mod nginx;
 pub(crate) mod node;
+pub(crate) mod pages;
 pub(crate) mod queued;
 pub mod tiny;
 pub(crate) mod tls;
@@ -19,6 +20,7 @@ pub use front::{FailsafePolicy, Front, FrontKind};
 pub use nft::{DatagramCounts, DatagramRule, NftHook, NftLimit, NftRule};
 pub use nginx::NginxOptions;
 pub use node::NodeOptions;
+pub use pages::PagesOptions;
 pub use queued::{Change, QueueSeen, QueueWatch, QueuedOptions, Rungs};
 
 use crate::cgroup::Group;

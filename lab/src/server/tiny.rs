@@ -3,7 +3,9 @@
 //! time. With one worker it is the single-threaded application server; behind nginx it is the slow
 //! upstream. With `keep_alive` workers take requests instead: connections stay open, those that wait for
 //! a worker wait in the order in which their requests came, and there may be any number of them.
+//! It may have [`Body`]s of random size, and need [`Pages`] of a file for each request.
 
+use super::pages::{Pages, PagesOptions};
 use super::{Cost, CostKind};
 use crate::error::{LabError, Result};
 use crate::lab::Lab;
@@ -28,6 +30,8 @@ const HEAD_BYTES_MAX: usize = 8_192;
 const LISTENER: u64 = 0;
 const ANSWER_KEPT: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nok\n";
+/// Smallest and largest body.
+const BODY_BYTES: (f64, f64) = (1.0, 4e6);
 const ANSWER: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n";
 
@@ -52,13 +56,50 @@ pub struct TinyOptions {
     /// with `keep_alive`.
     #[serde(default)]
     pub serial: bool,
+    /// The body of a response (default: three bytes). Not with `keep_alive`.
+    #[serde(default)]
+    pub body: Option<Body>,
+    /// What a request reads while it spends its cost, and the memory for it (default: nothing, and as much as
+    /// there is). Not with `keep_alive`.
+    #[serde(default)]
+    pub pages: Option<PagesOptions>,
+}
+
+/// Bodies of random size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Body {
+    /// Mean, in bytes.
+    pub mean: f64,
+    /// Distribution around it.
+    pub shape: Shape,
+    /// The smallest and the largest, in bytes.
+    pub range: (f64, f64),
+}
+
+impl Body {
+    fn draw(&self, rng: &mut Rng) -> usize {
+        let (low, high) = self.range;
+        let bytes = (self.mean * self.shape.sample(rng)).max(low).min(high);
+        bytes.clamp(BODY_BYTES.0, BODY_BYTES.1) as usize
+    }
 }
 
 impl Default for TinyOptions {
     fn default() -> Self {
         let cost =
             Cost { mean: Nanos::from_millis(2), shape: Shape::Constant, kind: CostKind::Busy };
-        Self { port: 80, workers: 1, cost, backlog: 128, seed: 1, keep_alive: false, serial: false }
+        Self {
+            port: 80,
+            workers: 1,
+            cost,
+            backlog: 128,
+            seed: 1,
+            keep_alive: false,
+            serial: false,
+            body: None,
+            pages: None,
+        }
     }
 }
 
@@ -70,8 +111,26 @@ pub(crate) fn command(lab: &Lab, options: &TinyOptions) -> Result<Vec<String>> {
     Ok(command)
 }
 
+/// What all workers share.
+struct Shop {
+    cost: Cost,
+    turn: Option<Mutex<()>>,
+    body: Option<Body>,
+    pages: Option<Pages>,
+}
+
+/// What a request is served with.
+struct Served {
+    span: Nanos,
+    body: Option<usize>,
+    worker: u32,
+}
+
 /// Serves until killed.
 pub(crate) fn serve(options: &TinyOptions) -> std::io::Result<()> {
+    let workers = options.workers.clamp(1, WORKERS_MAX);
+    // Before it listens: whoever waits for that finds all pages there.
+    let pages = options.pages.as_ref().map(|pages| Pages::make(pages, workers)).transpose()?;
     let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_only_v6(false)?;
     socket.set_reuse_address(true)?;
@@ -81,13 +140,13 @@ pub(crate) fn serve(options: &TinyOptions) -> std::io::Result<()> {
     if options.keep_alive {
         return serve_kept(listener, options);
     }
-    let turn = options.serial.then(|| Arc::new(Mutex::new(())));
-    let workers: Vec<_> = (0..options.workers.clamp(1, WORKERS_MAX))
+    let turn = options.serial.then(Mutex::default);
+    let shop = Arc::new(Shop { cost: options.cost, turn, body: options.body, pages });
+    let workers: Vec<_> = (0..workers)
         .map(|number| {
-            let (listener, cost) = (listener.try_clone(), options.cost);
+            let (listener, shop) = (listener.try_clone(), Arc::clone(&shop));
             let rng = Rng::new(options.seed, u64::from(number));
-            let turn = turn.clone();
-            std::thread::spawn(move || work(&listener?, cost, rng, turn.as_deref()))
+            std::thread::spawn(move || shop.work(&listener?, rng, number))
         })
         .collect();
     for worker in workers {
@@ -213,44 +272,76 @@ fn spend(kind: CostKind, span: Nanos) {
     }
 }
 
-fn work(
-    listener: &TcpListener,
-    cost: Cost,
-    mut rng: Rng,
-    turn: Option<&Mutex<()>>,
-) -> std::io::Result<()> {
-    // Serves for ever: the lab kills it.
-    loop {
-        let Ok((stream, _)) = listener.accept() else { continue };
-        let span = Nanos::from_secs_f64(cost.mean.as_secs_f64() * cost.shape.sample(&mut rng));
-        // A client that went away is no reason to stop.
-        let _ = answer(stream, (cost.kind, span), turn);
+impl Shop {
+    fn work(&self, listener: &TcpListener, mut rng: Rng, worker: u32) -> std::io::Result<()> {
+        // Serves for ever: the lab kills it.
+        loop {
+            let Ok((stream, _)) = listener.accept() else { continue };
+            let cost = self.cost;
+            let span = Nanos::from_secs_f64(cost.mean.as_secs_f64() * cost.shape.sample(&mut rng));
+            let body = self.body.map(|body| body.draw(&mut rng));
+            // A client that went away is no reason to stop.
+            let _ = self.answer(stream, &Served { span, body, worker });
+        }
+    }
+
+    fn answer(&self, mut stream: TcpStream, served: &Served) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(READ_LIMIT))?;
+        let mut head = Vec::with_capacity(512);
+        let mut buffer = [0_u8; 1_024];
+        while !head.windows(4).any(|w| w == b"\r\n\r\n") {
+            let n = stream.read(&mut buffer)?;
+            if n == 0 || head.len() + n > HEAD_BYTES_MAX {
+                return Ok(());
+            }
+            head.extend_from_slice(&buffer[..n]);
+        }
+        let turn = self.turn.as_ref();
+        let held = turn.map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
+        let kind = self.cost.kind;
+        match &self.pages {
+            Some(pages) => pages.read(served.worker, served.span, |part| spend(kind, part))?,
+            None => spend(kind, served.span),
+        }
+        drop(held);
+        match served.body {
+            Some(bytes) => stream.write_all(&response(bytes)),
+            None => stream.write_all(ANSWER),
+        }
     }
 }
 
-fn answer(
-    mut stream: TcpStream,
-    (kind, span): (CostKind, Nanos),
-    turn: Option<&Mutex<()>>,
-) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(READ_LIMIT))?;
-    let mut head = Vec::with_capacity(512);
-    let mut buffer = [0_u8; 1_024];
-    while !head.windows(4).any(|w| w == b"\r\n\r\n") {
-        let n = stream.read(&mut buffer)?;
-        if n == 0 || head.len() + n > HEAD_BYTES_MAX {
-            return Ok(());
-        }
-        head.extend_from_slice(&buffer[..n]);
-    }
-    let held = turn.map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
-    spend(kind, span);
-    drop(held);
-    stream.write_all(ANSWER)
+/// A response with a body of so many bytes.
+fn response(bytes: usize) -> Vec<u8> {
+    let mut whole = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n"
+    )
+    .into_bytes();
+    whole.resize(whole.len() + bytes, b'x');
+    whole
 }
 
 /// Uses this much CPU time of the present thread.
 fn burn(span: Nanos) {
     let end = ThreadCpuClock.now() + span;
     while ThreadCpuClock.now() < end {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_have_the_mean_and_the_range_that_are_wanted() {
+        let shape = Shape::Lognormal { cv: 2.0 };
+        let body = Body { mean: 4_472.0, shape, range: (200.0, 500_000.0) };
+        let mut rng = Rng::new(3, 0);
+        let all: Vec<usize> = (0..50_000).map(|_| body.draw(&mut rng)).collect();
+        assert!(all.iter().all(|bytes| (200..=500_000).contains(bytes)));
+        let mean = all.iter().sum::<usize>() as f64 / all.len() as f64;
+        assert!((mean / 4_472.0 - 1.0).abs() < 0.05, "{mean}");
+        let text = response(1_000);
+        let head = b"HTTP/1.1 200 OK\r\n";
+        assert!(text.starts_with(head) && text.ends_with(&[b'x'; 1_000]));
+    }
 }

@@ -40,6 +40,7 @@ pub(super) const PACKAGES: &[Package] = &[
         "a gateway of the tests: forward_auth, its access log, HTTP/2 with its own CA",
     ),
     package("nftables", "comparison: what a refusal in the packet filter costs"),
+    package("softflowd", "comparison: what a NetFlow exporter costs a router"),
     // To see how refusals look to those who get them
     package("curl", "a real client of the tests"),
     package("wget", "a real client of the tests"),

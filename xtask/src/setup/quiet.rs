@@ -22,11 +22,12 @@ use crate::process;
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 const REFUSE: &str = "#!/bin/sh\n# tidegate setup: installed servers are not started\nexit 101\n";
 /// Services of the packages that we install, and what proves that it was there before.
-const SERVICES: [(&str, &str); 8] = [
+const SERVICES: [(&str, &str); 9] = [
     ("apache2.service", "/usr/sbin/apache2"),
     ("nginx.service", "/usr/sbin/nginx"),
     ("haproxy.service", "/usr/sbin/haproxy"),
     ("nftables.service", "/usr/sbin/nft"),
+    ("softflowd.service", "/usr/sbin/softflowd"),
     ("gobgpd.service", "/usr/bin/gobgpd"),
     ("exabgp.service", "/usr/sbin/exabgp"),
     ("bird.service", "/usr/sbin/bird"),

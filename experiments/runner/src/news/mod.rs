@@ -3,9 +3,12 @@
 //!
 //! A scenario ([`Scenario`]) names what is varied and what is compared; each point of it is a
 //! [`Setting`]. Clients come by one of the [`traces`]; [`run()`] makes runs of the simulator's world
-//! `news` of all that, and [`measure`] makes metrics of them.
+//! `news` of all that, and [`measure`] makes metrics of them. The paper's testbed is in the [`lab`], and what a
+//! router costs there is in [`overhead`].
 
+pub mod lab;
 pub mod measure;
+pub mod overhead;
 mod run;
 mod scenario;
 mod setting;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! scenario.yaml of the experiments on flash crowds.
 
+use super::lab::Lab;
 use super::setting::{Control, Setting};
 use crate::abacus::{FigureSpec, Variant};
 use crate::dual::Axis;
@@ -42,6 +43,9 @@ pub struct Scenario {
     /// Whether the course over time is kept.
     #[serde(default)]
     pub course: Option<Course>,
+    /// On the paper's testbed.
+    #[serde(default)]
+    pub lab: Option<Lab>,
     /// Figures.
     #[serde(default)]
     pub figures: Vec<FigureSpec>,
@@ -90,6 +94,12 @@ impl Scenario {
                 ensure!(!swept || !self.sweep.is_empty(), "a limit without a rate needs a sweep");
             }
         }
-        Ok(())
+        self.lab.as_ref().map_or(Ok(()), |lab| lab.check(self))
+    }
+
+    /// Where it runs; the first is where it runs if nobody says where.
+    #[must_use]
+    pub const fn worlds(&self) -> &'static [&'static str] {
+        if self.lab.is_some() { &["sim", "lab"] } else { &["sim"] }
     }
 }

@@ -2,7 +2,7 @@
 //! One setting of the experiments on flash crowds. The defaults are the paper's where it prints a number
 //! (section named), else ours with a reason.
 
-use super::traces::{CrowdSpec, Data, Trace};
+use super::traces::{CrowdSpec, Data, Rates, Trace};
 use crate::setting::within;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -125,6 +125,9 @@ pub struct Setting {
     pub adjust: f64,
     /// Step of the release.
     pub release: f64,
+    /// In the lab: how many times as fast as it was a trace goes by, its rates as they were. Of the paper's crowd the
+    /// times above say it.
+    pub compress: f64,
     /// Whether the alarm ends by the long-term average (authors' code) instead of the last interval.
     pub reset_by_average: bool,
 }
@@ -161,6 +164,7 @@ impl Default for Setting {
             band: 0.1,
             adjust: 0.9,
             release: 2.0,
+            compress: 1.0,
             reset_by_average: false,
         }
     }
@@ -195,6 +199,7 @@ impl Setting {
             ("band", self.band, (0.0, 0.99)),
             ("adjust", self.adjust, (0.0, 1.0)),
             ("release", self.release, (1.0, 100.0)),
+            ("compress", self.compress, (1.0, 100.0)),
         ] {
             within(name, value, range)?;
         }
@@ -232,11 +237,11 @@ impl Setting {
         (or(self.from_s, from), or(self.to_s, to))
     }
 
-    /// The simulator's setting, and whether the trace is real.
+    /// Who comes when.
     ///
     /// # Errors
     /// When the trace cannot be made.
-    pub fn spec(&self, data: &Data, seed: u64) -> Result<(NewsSpec, bool)> {
+    pub fn rates(&self, data: &Data, seed: u64) -> Result<Rates> {
         let trace = Trace::numbered(self.trace)?;
         let crowd = CrowdSpec {
             calm: self.calm,
@@ -246,7 +251,15 @@ impl Setting {
             until_s: self.until_s,
             lasts_s: self.lasts_s,
         };
-        let rates = data.rates(trace, &crowd, seed).context("arrivals")?;
+        data.rates(trace, &crowd, seed).context("arrivals")
+    }
+
+    /// The simulator's setting, and whether the trace is real.
+    ///
+    /// # Errors
+    /// When the trace cannot be made.
+    pub fn spec(&self, data: &Data, seed: u64) -> Result<(NewsSpec, bool)> {
+        let rates = self.rates(data, seed)?;
         let counts = rates.counts(&mut Rng::new(seed, 0x434f_554e));
         let (from, to) = self.window(counts.len() as f64);
         let spec = NewsSpec {

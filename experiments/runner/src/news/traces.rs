@@ -324,6 +324,14 @@ fn refined(refine: &Refine, periods: &[f64], rng: &mut Rng) -> Result<Vec<f64>> 
 }
 
 impl Rates {
+    /// The same rates in so many times less time.
+    #[must_use]
+    pub fn compressed(self, times: f64) -> Self {
+        let step = (times.round() as usize).max(1);
+        let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+        Self { per_second: self.per_second.chunks(step).map(mean).collect(), ..self }
+    }
+
     /// Clients in each second: Poisson around the rate, or as they were counted.
     #[must_use]
     pub fn counts(&self, rng: &mut Rng) -> Vec<u64> {
@@ -369,6 +377,9 @@ mod tests {
         let counts = rates.counts(&mut Rng::new(1, 1));
         let sum: u64 = counts[1120..2000].iter().sum();
         assert!((sum as f64 / 880.0 - 110.0).abs() < 3.0, "{sum}");
+        let compressed = rates.compressed(4.0).per_second;
+        assert_eq!(compressed.len(), 600);
+        assert!((mean(&compressed[280..500]) - 110.0).abs() < 2.0);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What limits cost in a run, and what became of an attack on them, as metrics.
 
-use super::measure::Metric;
 use super::stand::{Attacked, Look, Mark};
+use crate::testbed::Metric;
 use tidegate_units::Nanos;
 
 const MINUTE: f64 = 60.0;

@@ -5,10 +5,8 @@ use super::cost;
 use super::load::{AGENTS, MEASURED, Span, name};
 use super::setting::{K, Setting};
 use super::stand::{Attacked, Look, Mark, RouterLook};
+use crate::testbed::{Looks, Metric};
 use tidegate_lab::{LoadReport, RoadHost, StreamReport};
-
-/// Name, unit, value.
-pub(super) type Metric = (&'static str, &'static str, f64);
 
 /// Arrivals are at the limit when they are within this share of it.
 const NEAR: f64 = 1.1;
@@ -121,27 +119,17 @@ impl Seen<'_> {
         sum / f64::max(answered, 1.0)
     }
 
-    fn time_of(&self, look: &Look) -> f64 {
-        look.at_s - self.report.started.as_secs_f64()
+    fn looks(&self) -> Looks<'_, Look> {
+        let started_s = self.report.started.as_secs_f64();
+        Looks { all: self.looks, at_s: |look| look.at_s, started_s }
     }
 
-    /// A count at a time since the load began, between two looks in proportion.
-    fn at(&self, of: fn(&Look) -> f64, time: f64) -> f64 {
-        let later = self.looks.iter().position(|look| self.time_of(look) >= time);
-        match later {
-            None => self.looks.last().map_or(0.0, of),
-            Some(0) => self.looks.first().map_or(0.0, of),
-            Some(place) => {
-                let (before, after) = (&self.looks[place - 1], &self.looks[place]);
-                let length = self.time_of(after) - self.time_of(before);
-                let part = (time - self.time_of(before)) / f64::max(length, 1e-9);
-                of(before) + part * (of(after) - of(before))
-            }
-        }
+    fn time_of(&self, look: &Look) -> f64 {
+        self.looks().time_of(look)
     }
 
     fn between(&self, of: fn(&Look) -> f64, from: f64, to: f64) -> f64 {
-        (self.at(of, to) - self.at(of, from)) / (to - from)
+        self.looks().between(of, (from, to))
     }
 
     /// Per second of the measured part.
@@ -151,9 +139,7 @@ impl Seen<'_> {
 
     /// Of the looks in the measured part.
     fn share(&self, is: impl Fn(&Look) -> bool) -> f64 {
-        let inside = |look: &&Look| (self.span.from..self.span.to).contains(&self.time_of(look));
-        let all: Vec<bool> = self.looks.iter().filter(inside).map(is).collect();
-        all.iter().filter(|is| **is).count() as f64 / all.len().max(1) as f64
+        self.looks().share((self.span.from, self.span.to), is)
     }
 
     /// Routers that had a limit at any time.
@@ -184,13 +170,13 @@ impl Seen<'_> {
 
     /// A rule of FlowSpec that holds in the whole measured part: what it lets pass, and what arrives, over its rate.
     fn held(&self) -> Vec<Metric> {
-        let inside = |look: &&Look| (self.span.from..self.span.to).contains(&self.time_of(look));
-        let seen: Vec<&Look> = self.looks.iter().filter(inside).collect();
-        let rule = |look: &&Look| {
+        let rule = |look: &Look| {
             let router = look.routers.iter().find(|router| router.passed.is_some())?;
             Some((look.at_s, router.passed?, router.limit?))
         };
-        let rules: Option<Vec<(f64, f64, f64)>> = seen.iter().map(rule).collect();
+        let seen = self.looks();
+        let rules: Option<Vec<(f64, f64, f64)>> =
+            seen.inside((self.span.from, self.span.to)).map(rule).collect();
         let Some([(began, before, _), .., (ended, after, rate)]) = rules.as_deref() else {
             return Vec::new();
         };
@@ -326,7 +312,8 @@ mod tests {
             assert_eq!(value(&metrics, name), Some(wanted), "{name}");
         }
         assert_eq!(value(&metrics, "datagrams"), None);
-        let half = with(&all, <(Mark, Mark)>::default(), |seen| seen.at(|look| look.arrived, 0.25));
+        let arrived = |look: &Look| look.arrived;
+        let half = with(&all, <(Mark, Mark)>::default(), |seen| seen.looks().at(arrived, 0.25));
         assert_eq!(half, 100.0);
     }
 

@@ -2,22 +2,19 @@
 //! Runs a scenario: round by round all variants at each x, each with fresh servers and daemons.
 
 use super::load::{self, AGENTS, Span};
-use super::measure::{Metric, Seen};
+use super::measure::Seen;
 use super::scenario::{Extent, Scenario};
 use super::setting::Setting;
 use super::stand::{Look, Mark, Stand};
 use crate::abacus::measure::{Place, Table};
-use crate::abacus::{FigureSpec, Variant, draw};
-use crate::results::Row;
+use crate::abacus::{Variant, draw};
 use crate::schedule::Schedule;
 use crate::survival::{Options, Outcome, Watch};
+use crate::testbed::{Made, drawable, tried};
 use anyhow::{Context, Result, ensure};
 use std::cell::Cell;
 use tidegate_lab::{Lab, LabOptions, LoadReport, NetworkOptions, Road, Script, Shaping};
 use tidegate_units::Nanos;
-
-/// A run whose generator was late is made so often.
-const TRIES: u32 = 2;
 
 /// What S1 gets, and the same over what it gets while S0 is quiet.
 const OF_QUIET: [(&str, &str); 2] =
@@ -37,18 +34,6 @@ impl Job<'_> {
     fn at(&self, x_name: &str, x: usize, metric: &str) -> Place {
         let variant = self.variant.name.clone();
         Place { variant, x_name: x_name.into(), x, metric: metric.into() }
-    }
-}
-
-/// What a run gave.
-struct Made {
-    metrics: Vec<Metric>,
-    course: Vec<(f64, Vec<Metric>)>,
-}
-
-impl Made {
-    fn value(&self, name: &str) -> Option<f64> {
-        self.metrics.iter().find(|metric| metric.0 == name).map(|metric| metric.2)
     }
 }
 
@@ -124,7 +109,7 @@ impl Runner<'_> {
         let mut figures = Vec::new();
         if drawn {
             let names: Vec<&str> = self.scenario.variants.iter().map(|v| v.name.as_str()).collect();
-            let specs = drawable(self.scenario, &rows);
+            let specs = drawable(&self.scenario.figures, &names, &rows);
             figures = draw(&specs, (&self.scenario.x.name, &names), &rows)?;
         }
         Ok(Outcome { rows, figures, notes: self.notes.clone(), ..Outcome::default() })
@@ -136,23 +121,13 @@ impl Runner<'_> {
         for job in jobs {
             let name = &self.scenario.x.name;
             let what = format!("round {}, {} at {name} {}", round + 1, job.variant.name, job.x);
-            let mut made = None;
-            if schedule.is_over() {
-                self.notes.push(format!("{what}: no time was left"));
-            }
-            for attempt in 1..=TRIES {
-                if schedule.is_over() || made.is_some() || attempt > 1 && !schedule.may_repeat() {
-                    break;
-                }
+            let mut notes = std::mem::take(&mut self.notes);
+            let made = tried(&what, (&mut *schedule, &mut notes), || {
                 self.watch.step(&what);
-                let (void, seen) = self.once(job, round).with_context(|| what.clone())?;
-                if void.is_empty() {
-                    made = Some(seen);
-                } else {
-                    self.notes.push(format!("{what}, try {attempt}: void, {}", void.join("; ")));
-                }
-            }
-            schedule.step();
+                self.once(job, round)
+            });
+            self.notes = notes;
+            let made = made?;
             if let Some(made) = &made {
                 self.add(job, made, round);
             }
@@ -265,18 +240,4 @@ impl Runner<'_> {
         }
         Ok((report?, looks, (ends[0].get(), ends[1].get())))
     }
-}
-
-/// The figures, with the variants that were run.
-fn drawable(scenario: &Scenario, rows: &[Row]) -> Vec<FigureSpec> {
-    let ran = |name: &String| rows.iter().any(|row| row.variant == *name);
-    let of = |figure: &FigureSpec| {
-        let all = scenario.variants.iter().map(|variant| variant.name.clone());
-        let wanted =
-            if figure.variants.is_empty() { all.collect() } else { figure.variants.clone() };
-        let variants: Vec<String> = wanted.into_iter().filter(ran).collect();
-        FigureSpec { variants, ..figure.clone() }
-    };
-    let figures = scenario.figures.iter().map(of);
-    figures.filter(|figure| !figure.variants.is_empty()).collect()
 }

@@ -5,6 +5,7 @@ use super::setting::Setting;
 use crate::abacus::{FigureSpec, Variant};
 use crate::dual::Axis;
 use crate::setting::{Changes, merged, within};
+use crate::testbed;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
@@ -64,20 +65,14 @@ impl Extent {
         within("minutes", self.minutes, (1.0, 600.0))?;
         within("warm_s", self.warm_s, (1.0, 600.0))?;
         within("seconds", self.seconds, (5.0, 3600.0))?;
-        let known = |name: &String| {
-            scenario.variants.iter().any(|variant| crate::judge::fits(name, &variant.name))
-        };
-        for name in &self.variants {
-            ensure!(known(name), "variants: there is no {name:?}");
-        }
-        Ok(())
+        let names: Vec<&str> = scenario.variants.iter().map(|v| v.name.as_str()).collect();
+        testbed::all_known(&self.variants, &names)
     }
 
     /// Whether it has a variant.
     #[must_use]
     pub fn has(&self, variant: &str) -> bool {
-        let of = |wanted: &String| crate::judge::fits(wanted, variant);
-        self.variants.is_empty() || self.variants.iter().any(of)
+        testbed::listed(&self.variants, variant)
     }
 }
 

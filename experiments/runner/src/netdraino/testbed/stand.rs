@@ -4,10 +4,10 @@
 
 use super::host;
 use super::setting::{Attack, Control, Setting};
-use anyhow::{Context, Result, anyhow, ensure};
+use crate::testbed;
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidegate_lab::{
     AttackCounts, Attacker, Bird, ControlCounts, ControlMeter, Cost, DatagramCounts, DatagramRule,
@@ -210,26 +210,11 @@ impl Stand {
 
     /// Runs something while looking.
     pub(super) fn looking<T>(&self, run: impl FnOnce() -> T) -> Result<(T, Vec<Look>)> {
-        let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let looks = scope.spawn(|| {
-                let mut looks = vec![self.look()?];
-                // Ends with the run.
-                while !over.load(Ordering::Relaxed) {
-                    std::thread::sleep(LOOK);
-                    looks.push(self.look()?);
-                }
-                Ok::<_, anyhow::Error>(looks)
-            });
-            let result = run();
-            over.store(true, Ordering::Relaxed);
-            let looks = looks.join().map_err(|_| anyhow!("the looks ended badly"))?;
-            Ok((result, looks.context("a daemon does not answer")?))
-        })
+        testbed::looking(LOOK, || self.look(), run)
     }
 
     pub(super) fn mark(&self, road: &Road<'_>) -> Result<Mark> {
-        let narrow = road.narrow().counts()?;
+        let narrow = road.narrow()?.counts()?;
         let datagrams = self.rules.first().map(DatagramRule::counts).transpose()?;
         let at_s = MonotonicClock.now().as_secs_f64();
         let datagrams = datagrams.unwrap_or_default();

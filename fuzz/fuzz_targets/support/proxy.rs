@@ -275,7 +275,9 @@ impl Default for Harness {
                 std::thread::spawn(move || attend(stream, &seen));
             }
         });
-        let fronts = [free_port(), free_port()];
+        let first = free_port();
+        let other = std::iter::repeat_with(free_port).find(|other| *other != first);
+        let fronts = [first, other.unwrap_or(first)];
         let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
         let (secure, tls) = secured(dir.path());
         let gateway = |name: &str, front: SocketAddr, more: &str| {

@@ -171,7 +171,7 @@ impl GraphSpec {
             None => {
                 for (door, link) in self.doors().enumerate() {
                     let (first, gateway) = (clients(door), address((link, false)));
-                    let table = 101 + door;
+                    let table = table(door);
                     let _ = writeln!(
                         lines,
                         "rule add from {first}/16 lookup {table} pref {table}\n\
@@ -247,6 +247,11 @@ pub(crate) fn clients(door: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 16 + door, 0, 0)
 }
 
+/// The table of routes of a link's clients, and the place of the rule that leads to it.
+const fn table(door: usize) -> usize {
+    101 + door
+}
+
 /// A graph, until it is dropped.
 #[derive(Debug)]
 pub struct Graph<'a> {
@@ -259,6 +264,19 @@ pub struct Graph<'a> {
     relay: Option<Relay>,
     relay_host: Option<Managed>,
     hosts: Vec<Managed>,
+}
+
+/// The clients stay for the next graph: nothing of this one is left there. The kernel would take interfaces away with the
+/// hosts, but only some time later.
+impl Drop for Graph<'_> {
+    fn drop(&mut self) {
+        let mut lines = String::new();
+        for (door, link) in self.spec.doors().enumerate() {
+            let _ = writeln!(lines, "rule del pref {}\nlink del {}", table(door), name(link));
+        }
+        // One that was not finished has not all of it.
+        let _ = topology::within(&self.net(None), &["ip", "-force", "-batch", "-"], &lines);
+    }
 }
 
 impl<'a> Graph<'a> {

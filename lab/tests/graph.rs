@@ -89,6 +89,20 @@ fn links_delay_lose_and_are_narrow() {
     assert_eq!(remains(&id), Vec::<String>::new());
 }
 
+/// Each run of an experiment has a graph of its own, in one lab.
+#[test]
+fn one_graph_comes_after_another() {
+    let _one = one_at_a_time();
+    let lab = lab();
+    for _ in 0..3 {
+        let graph = lab.graph(&spec()).unwrap();
+        let server = graph.start_tiny(SERVER, &quick_server()).unwrap();
+        let stream = graph.stream(("door0", 0), (SERVER, &server), steady(20.0, 500));
+        let report = run(&lab, vec![stream], 3_000);
+        assert_eq!(report.stream("door0").unwrap().total.counts.answered, 10);
+    }
+}
+
 /// Bulk comes at its pace: 400 kbit/s, a fifth of the link.
 #[test]
 fn bulk_comes_at_its_pace() {

@@ -71,6 +71,15 @@ pub(crate) fn tried(
     Ok(made)
 }
 
+/// Says that a run is over, also where it ends by a panic.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs something, and looks at what else runs, so often.
 pub(crate) fn looking<L: Send, T>(
     every: Duration,
@@ -88,8 +97,9 @@ pub(crate) fn looking<L: Send, T>(
             }
             Ok::<_, anyhow::Error>(looks)
         });
+        let ends = Ends(&over);
         let result = run();
-        over.store(true, Ordering::Relaxed);
+        drop(ends);
         let looks = looks.join().map_err(|_| anyhow!("the looks ended badly"))?;
         Ok((result, looks.context("a daemon does not answer")?))
     })

@@ -3,6 +3,7 @@
 
 use super::line::Line;
 use super::{AGAIN, Attack, FORGE_EVERY, Said};
+use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
 use std::io::{self, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 use std::time::Duration;
@@ -240,17 +241,26 @@ fn replay(
 /// Connects with certificates that nobody trusts, or says nothing that is TLS.
 pub(super) fn strangers(attack: &Attack, said: &mut Said) -> io::Result<()> {
     // Ends with the process: the lab kills it.
-    loop {
+    for tried in 0_u64.. {
         let to = &attack.routers[0];
-        if said.counts.sent.is_multiple_of(2) {
-            let _ = noise(to.address, said.counts.sent);
-        } else if stranger(attack).unwrap_or(false) {
-            said.counts.taken += 1;
-        }
-        said.counts.sent += 1;
+        let greeted = if tried.is_multiple_of(2) {
+            noise(to.address, tried).map(|()| false)
+        } else {
+            stranger(attack)
+        };
+        // Where nothing listens, nothing was attacked.
+        let met = !greeted.as_ref().is_err_and(|error| {
+            matches!(
+                error.kind(),
+                ConnectionRefused | TimedOut | HostUnreachable | NetworkUnreachable
+            )
+        });
+        said.counts.sent += u64::from(met);
+        said.counts.taken += u64::from(greeted.unwrap_or(false));
         said.now_and_then()?;
         std::thread::sleep(AGAIN.into());
     }
+    Ok(())
 }
 
 /// Whether the router greets it.

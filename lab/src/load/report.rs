@@ -249,7 +249,7 @@ pub struct EventDone {
 }
 
 /// A whole load.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadReport {
     /// When the run started, on the machine's monotonic clock: to align other records.
     pub started: Nanos,

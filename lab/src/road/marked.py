@@ -12,14 +12,15 @@ for dscp in map(int, sys.argv[6:]):
     if option != "-":
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, bytes.fromhex(option))
     senders.append(sender)
-sent, said = 0, time.monotonic()
+tried, sent, said = 0, 0, time.monotonic()
 while True:
     try:
-        senders[sent % len(senders)].sendto(b"marked", (to, int(port)))
+        senders[tried % len(senders)].sendto(b"marked", (to, int(port)))
+        sent += 1
     except OSError:
         # A port that is closed, or a full queue.
         pass
-    sent += 1
+    tried += 1
     if time.monotonic() - said >= 1:
         said += 1
         print(json.dumps({"sent": sent, "allowed": 0, "taken": 0, "answers": 0}), flush=True)

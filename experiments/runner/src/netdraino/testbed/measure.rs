@@ -235,21 +235,13 @@ fn limit(look: &Look) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_lab::{DatagramCounts, LoadReport, Percentiles, ShapedCounts};
+    use tidegate_lab::{DatagramCounts, LoadReport, ShapedCounts};
     use tidegate_units::Nanos;
 
     const STARTED: u64 = 1_000;
 
     fn report() -> LoadReport {
-        LoadReport {
-            started: Nanos::from_secs(STARTED),
-            shards: 1,
-            lag: Percentiles::default(),
-            cpu: Vec::new(),
-            void: Vec::new(),
-            streams: Vec::new(),
-            events: Vec::new(),
-        }
+        LoadReport { started: Nanos::from_secs(STARTED), shards: 1, ..LoadReport::default() }
     }
 
     /// A look each second; so many SYNs in it, and a limit of R2 from a second on.

@@ -188,12 +188,13 @@ impl Seen<'_> {
             return vec![("bulk", "kbit/s", bits / 1e3)];
         }
         let Some(stream) = self.report.stream(BYSTANDER) else { return Vec::new() };
-        let refused = self.looks.last().map_or(0.0, |look| look.quiet.refused);
         let mut all = vec![
             ("bystanders", "connections", stream.total.counts.offered as f64),
-            ("bystanders_refused", "connections", refused),
             ("bystanders_failed", "connections", stream.total.counts.failed as f64),
         ];
+        // Who was not seen was not refused either, and that says nothing.
+        let seen = self.looks.last().filter(|look| look.quiet.syns > 0.0);
+        all.extend(seen.map(|look| ("bystanders_refused", "connections", look.quiet.refused)));
         if let Some(phase) = stream.phase(MEASURED) {
             let bits = f64::from(self.setting.queue) * PACKET_BITS;
             let full_queue_s = bits / (self.setting.link_mbit * 1e6);
@@ -296,21 +297,13 @@ fn of_answered<'r>(
 mod tests {
     use super::super::stand::{CrowdLook, Side};
     use super::*;
-    use tidegate_lab::{Percentiles, ShapedCounts};
+    use tidegate_lab::ShapedCounts;
     use tidegate_units::Nanos;
 
     const STARTED: u64 = 1_000;
 
     fn report() -> LoadReport {
-        LoadReport {
-            started: Nanos::from_secs(STARTED),
-            shards: 1,
-            lag: Percentiles::default(),
-            cpu: Vec::new(),
-            void: Vec::new(),
-            streams: Vec::new(),
-            events: Vec::new(),
-        }
+        LoadReport { started: Nanos::from_secs(STARTED), shards: 1, ..LoadReport::default() }
     }
 
     /// A look a second: 100 SYNs in each, a crowd and refusals between two seconds.

@@ -208,6 +208,8 @@ impl Runner<'_> {
     /// Gives limits by hand the rate whose goodput is best.
     fn try_rates(&mut self, jobs: &mut [Job<'_>]) -> Result<()> {
         let rates = self.extent().sweep.clone();
+        let any = jobs.iter().any(Job::is_tried);
+        ensure!(!any || !rates.is_empty(), "a limit by hand has no rates to try here");
         for job in jobs.iter_mut().filter(|job| job.is_tried()) {
             let of = (job.variant, job.x);
             let trial = self.section.trial(self.scenario, of, self.quick)?;
@@ -220,6 +222,7 @@ impl Runner<'_> {
                 let goodput = made.value("goodput").unwrap_or(0.0);
                 if !void.is_empty() {
                     self.notes.push(format!("a limit of {rate}/s: void, {}", void.join("; ")));
+                    continue;
                 }
                 let variant = job.variant.name.clone();
                 let (x_name, metric) = ("rate".into(), "tried_goodput".into());
@@ -228,6 +231,7 @@ impl Runner<'_> {
                     best = (*rate, goodput);
                 }
             }
+            ensure!(best.0 > 0.0, "no limit by hand could be judged");
             job.setting.rate = best.0;
             let place = job.at(&self.scenario.x.name, job.place, "best_rate");
             self.table.add(place, job.x, "1/s", best.0);

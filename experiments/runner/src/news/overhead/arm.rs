@@ -121,8 +121,11 @@ impl Arm {
         if kind.exports() {
             let collector = ["python3", "-c", COLLECTOR];
             arm._collector = Some(graph.start_in(ROUTER, "collector", &collector)?);
-            // In the foreground, on the link to the servers, with its documented defaults.
+            // In the foreground, on the link to the servers, with its documented defaults; its sockets and files
+            // would be the machine's.
+            let files = ["-c", "none", "-p", "/dev/null"];
             let command = ["softflowd", "-d", "-i", "l1", "-v", "9", "-n", COLLECTS_AT];
+            let command = [&command[..], &files].concat();
             arm.exporter = Some(graph.start_in(ROUTER, "softflowd", &command)?);
         }
         if kind.measures() {

@@ -13,6 +13,7 @@ mod common;
 
 use common::world::World;
 use common::{ip, wait_for};
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -193,7 +194,11 @@ fn a_foreign_program_that_hides_a_direction_is_warned_of_and_not_ready() {
     let client = Client::new(&world);
     let other = client.second_way(&world);
     let _server = Server::start(&world);
-    world.run(&[]);
+    // Whoever is let in stays, and so too much is in flight at some time: nobody is to be refused for it.
+    let log = OpenOptions::new().append(true).create(true).open(world.file("log"));
+    let intent = "interfaces: [{name: v0}]\nservices: {shop: {mode: shadow, listen: ['*:8000']}}\n";
+    world.run_intent(intent, &[], log.unwrap().into());
+    world.ready();
     let mut held = vec![client.connect()];
     let verdicts = [ForeignVerdict::Pass, ForeignVerdict::Redirect(other)];
     let syns = is_told(&world, &client, (false, verdicts), &mut held);

@@ -317,6 +317,7 @@ mod tests {
             adapter: "nginx".into(),
             listen: "unix:/run/edge.sock".into(),
             problem: String::new(),
+            untold: String::new(),
             tls: Some(TlsCounts { handshakes_failed: 2, last: "192.0.2.7: no certificate".into() }),
             proxy: Some(ProxyCounts {
                 connections: 7,

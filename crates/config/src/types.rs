@@ -372,7 +372,7 @@ impl Refusal {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyConfig {
-    /// Name of the policy.
+    /// Name of the policy. That of a bucket has to be written.
     pub name: String,
     /// What is done with what is not admitted. The `abacus` policies choose by themselves.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -72,6 +72,10 @@ impl GatewayWatch {
             } else {
                 warnings.raise(now, &subject, gateway.problem.clone());
             }
+            if !gateway.untold.is_empty() {
+                let text = format!("the proxy asks about every request: {}", gateway.untold);
+                warnings.raise(now, &format!("{subject}: share"), text);
+            }
             let Some(tls) = &gateway.tls else { continue };
             if tls.handshakes_failed > self.failed.get(&gateway.name).copied().unwrap_or_default() {
                 let text = format!(
@@ -207,6 +211,19 @@ gateways:
         assert!(told.contains(refused), "{told}");
         assert!(!sentences(&mut watch, 3, 3).contains("handshake"), "no more came");
         assert!(sentences(&mut watch, 4, 4).contains("4 so far"));
+    }
+
+    #[test]
+    fn a_proxy_that_is_told_nothing_is_a_reason_to_warn() {
+        let (name, untold) = ("edge".into(), "it does not look".into());
+        let edge = GatewayState { name, untold, ..GatewayState::default() };
+        let state = GatewaysState { gateways: vec![edge], ..GatewaysState::default() };
+        let (now, mut warnings) = (Nanos::SECOND, Warnings::default());
+        let config = parse(CONFIG, &Registry::new(["fresh_first"], controllers::NAMES)).unwrap();
+        GatewayWatch::default().look(now, (&config, state), &mut warnings);
+        let told = warnings.sentences(now).join("\n");
+        let wanted = "gateway edge: share: the proxy asks about every request: it does not look";
+        assert!(told.contains(wanted), "{told}");
     }
 
     #[test]

@@ -161,7 +161,8 @@ impl Given {
         let (rate, shown) = match (&self.subject, &mut self.law) {
             (Subject::Requests, Some(law)) => {
                 let mode = if shown { ControlMode::Shadow } else { ControlMode::Enforce };
-                (law.tick(&sensed.get(self.index)?.signals, mode), shown)
+                let refused = self.feedback.take_refused();
+                (law.tick(&sensed.get(self.index)?.signals, mode, refused), shown)
             }
             (Subject::Bucket(_), _) => {
                 let mode = service.requests.as_ref()?.mode_within(service.mode);
@@ -331,7 +332,7 @@ cluster:
             ..Default::default()
         };
         signals.time.waiting = Some(tidegate_model::signals::Reading::fresh(7));
-        given[0].law.as_mut().unwrap().tick(&signals, ControlMode::Enforce);
+        given[0].law.as_mut().unwrap().tick(&signals, ControlMode::Enforce, 0);
         let learned = law(&given);
         assert_ne!(learned, fresh);
         ["f1", "f2"].iter().for_each(|target| heard(&mut given[0], 1, target));

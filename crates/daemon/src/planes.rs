@@ -520,12 +520,14 @@ impl Lifecycle for Planes {
         let problems = self.problems(&config.gateways);
         let counts = self.proxies.as_ref().map(Proxies::counts).unwrap_or_default();
         let refused = self.adapters.as_ref().map(Adapters::refused).unwrap_or_default();
+        let untold = self.adapters.as_ref().map(Adapters::untold).unwrap_or_default();
         let state = self.gate.state();
         let of = |(at, gateway): (usize, &GatewayConfig)| GatewayState {
             name: gateway.name.clone(),
             adapter: gateway.adapter.name().into(),
             listen: gateway.listen.to_string(),
             problem: problems[at].clone().unwrap_or_default(),
+            untold: untold.get(at).cloned().flatten().unwrap_or_default(),
             tls: refused.get(at).cloned().flatten(),
             proxy: counts.get(at).copied().flatten(),
         };

@@ -14,9 +14,9 @@
 //! the chain refuses none of those that are asked about.
 //!
 //! A proxy refuses without looking. So it does only where the gate has no choice either: every request
-//! of the gateway goes to one service, at one priority, through no bucket, and no client is exempt. What a
-//! proxy refuses is not seen; it is estimated from those that are asked about, and counts as offered and
-//! as refused.
+//! of the gateway goes to one service, at one priority, through no bucket, no client is exempt, and no limit that
+//! another node told refuses anybody. What a proxy refuses is not seen; it is estimated from those that are asked
+//! about, and counts as offered and as refused.
 //!
 //! | proxy | how it is told | how it forgets | a question stands for |
 //! | --- | --- | --- | --- |
@@ -62,6 +62,8 @@ const OBEYS_SECONDS: f64 = 1.0;
 const PAUSE: Nanos = Nanos::from_secs(60);
 /// A proxy can be told for so long after a question of which the share is known.
 const HEARD_MAX: Nanos = Nanos::SECOND;
+/// For so long after a limit of another node has refused somebody all are asked about.
+const OTHERS_FOR: Nanos = Nanos::from_secs(3);
 
 /// What comes, tick by tick.
 #[derive(Debug, Default)]
@@ -106,6 +108,9 @@ pub(crate) struct Asked {
     /// When the last tick was, and the last question of which the share is known.
     ticked_ns: AtomicU64,
     heard_ns: AtomicU64,
+    /// What limits of other nodes have refused, and when that was last more.
+    others: AtomicU64,
+    others_ns: AtomicU64,
     pace: Mutex<Pace>,
 }
 
@@ -174,7 +179,18 @@ impl Asked {
     /// Once a tick in which nothing may be withheld.
     pub(crate) fn all(&self) {
         self.wanted.store(0, Relaxed);
-        *self.pace() = Pace::default();
+        let mut pace = self.pace();
+        // An Envoy that does not obey is not told again sooner.
+        *pace = Pace { pause: pace.pause, ..Pace::default() };
+    }
+
+    /// Whether limits that other nodes told have refused anybody lately; they have refused so many so far.
+    pub(crate) fn others_refuse(&self, now: Nanos, refused: u64) -> bool {
+        if self.others.swap(refused, Relaxed) != refused {
+            self.others_ns.store(now.0.max(1), Relaxed);
+        }
+        let at = self.others_ns.load(Relaxed);
+        at > 0 && now.since(Nanos(at)) <= OTHERS_FOR
     }
 
     /// Once a tick: what the service admits and what comes to it.

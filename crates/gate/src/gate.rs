@@ -406,8 +406,11 @@ impl Gate {
         for gateway in &routing.gateways {
             let alike = gateway.alike.filter(|_| !self.released());
             match alike.and_then(|service| routing.served(service)) {
-                Some(served) => gateway.asked.tick(now, &served.service),
-                None => gateway.asked.all(),
+                // Whom a limit refuses that another node told is a choice, too: that counts apart.
+                Some(served) if !gateway.asked.others_refuse(now, served.told.refused()) => {
+                    gateway.asked.tick(now, &served.service);
+                }
+                _ => gateway.asked.all(),
             }
         }
         self.flights.age(now);
@@ -465,6 +468,11 @@ impl Gate {
             limits.set_shadow(mode == Mode::Shadow || bucket.keeps_shadow.load(Relaxed));
             limits.set_canary(canary.share_q16());
             chain.set(limits);
+        }
+        // Not only at the next tick: nothing is refused by a proxy either.
+        if !served.service.executes_all() {
+            let of = routing.gateways.iter().filter(|gateway| gateway.alike == Some(service));
+            of.for_each(|gateway| gateway.asked.all());
         }
     }
 

@@ -588,7 +588,7 @@ impl Bucket {
     }
 
     /// Of all ranks.
-    fn refused(&self) -> u64 {
+    pub(crate) fn refused(&self) -> u64 {
         self.refused.iter().fold(0, |sum: u64, rank| sum.saturating_add(rank.get()))
     }
 

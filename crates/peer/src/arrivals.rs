@@ -59,7 +59,8 @@ impl Level {
 /// How many handshakes there may be: of all sources together, and of each.
 pub(crate) struct Pace {
     all: Level,
-    sources: BTreeMap<IpAddr, Level>,
+    /// Networks, or hosts that are known.
+    sources: BTreeMap<(IpAddr, bool), Level>,
 }
 
 impl Pace {
@@ -69,7 +70,8 @@ impl Pace {
 
     /// A source that is above its share takes nothing from the others.
     pub(crate) fn allows(&mut self, now: Nanos, from: IpAddr, known: bool) -> bool {
-        let source = source(from);
+        // A known host is no part of its network: others there do not use its share up.
+        let source = (if known { from.to_canonical() } else { source(from) }, known);
         if !self.sources.contains_key(&source) && self.sources.len() >= SOURCES_MAX {
             let oldest = self.sources.iter().min_by_key(|(_, level)| level.at);
             if let Some(oldest) = oldest.map(|(source, _)| *source) {
@@ -104,12 +106,12 @@ impl Known {
         if known.len() >= Self::MAX && !known.contains_key(peer) {
             known.pop_first();
         }
-        known.insert(peer.clone(), source(from));
+        known.insert(peer.clone(), from.to_canonical());
     }
 
     pub(crate) fn has(&self, from: IpAddr) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.values().any(|source_of| *source_of == source(from))
+        known.values().any(|address| *address == from.to_canonical())
     }
 }
 
@@ -214,6 +216,24 @@ mod tests {
         assert_eq!(allowed, 20);
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
         assert_eq!(source(mapped), v4(1));
+    }
+
+    #[test]
+    fn a_host_of_the_same_network_of_ipv6_does_not_keep_a_known_peer_out() {
+        let mut pace = Pace::new(Nanos::ZERO);
+        let at = |host: u128| IpAddr::from(Ipv6Addr::from_bits(0x2001_0db8 << 96 | host));
+        let known = Known::default();
+        known.note(&"spiffe://example.org/b1".parse().unwrap(), at(1));
+        assert!(known.has(at(1)) && !known.has(at(2)), "its neighbour is not");
+        let mut peer = 0;
+        for ms in 0..10_000 {
+            let now = Nanos::from_millis(ms);
+            pace.allows(now, at(2), false);
+            if ms.is_multiple_of(200) {
+                peer += u32::from(pace.allows(now, at(1), true));
+            }
+        }
+        assert_eq!(peer, 50, "all of its handshakes");
     }
 
     #[test]

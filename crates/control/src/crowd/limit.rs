@@ -9,6 +9,8 @@
 //!
 //! It is over when it refuses nobody any more, or what comes for the first time fits well: then lifting
 //! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about what is in flight is taken back.
+//! Not so where hardly anything completes: a server that swaps, or works off what its clients have given up, is stalled. Whoever is
+//! let in then makes it worse, and how long it takes says nothing of the limit.
 //!
 //! A process that starts during a limit goes on from what the one before has measured.
 //!
@@ -56,6 +58,11 @@ const SOON_S: f64 = 300.0;
 /// So many times the target in flight, for so long, although clients are refused: it changes nothing.
 const WITHOUT_EFFECT: f64 = 2.0;
 const EFFECT_S: f64 = 30.0;
+/// Of the best so little completes, while more than enough is in flight: it is stalled, unless as many complete as begin, and that
+/// is something. For so long in all a limit holds then: it may be that responses are not seen any more.
+const STALLED: f64 = 0.1;
+const WORKS: f64 = 0.05;
+const STALLED_S: f64 = 180.0;
 /// Fewer in flight by this share are an effect.
 const FALLS: f64 = 0.95;
 /// Time constant of the share of tokens that lead to an exchange, seconds; and no smaller share raises the limit.
@@ -170,6 +177,8 @@ struct Begun {
     quiet_s: f64,
     /// It has changed nothing for so long: no fewer than the least are in flight.
     no_effect_s: f64,
+    /// For so long hardly anything has completed.
+    stalled_s: f64,
     least: f64,
     /// What its tokens led to: lately, and since so long.
     lately: Led,
@@ -217,6 +226,8 @@ pub(super) struct Limit {
     seen_s: f64,
     /// More than the target is in flight, and none of it drains.
     is_held: bool,
+    /// Hardly anything completes, and that is no measure.
+    is_stalled: bool,
     begun: Option<Begun>,
     /// How long it has to be quiet.
     needs_s: f64,
@@ -238,6 +249,7 @@ impl Default for Limit {
             held: 1.0,
             seen_s: 0.0,
             is_held: false,
+            is_stalled: false,
             begun: None,
             needs_s: QUIET_S.0,
             since_end_s: f64::MAX,
@@ -339,8 +351,8 @@ impl Limit {
         self.mu += weight * (shown.completed / s - self.mu);
         self.came += -libm::expm1(-s / CAME_S.min(self.seen_s)) * (shown.came / s - self.came);
         self.begins += weight * (shown.started / s - self.begins);
-        // What completes under a limit that lets hardly anybody pass is no measure of the best.
-        let fades = if self.is_held { 0.0 } else { s / BEST_S };
+        // What completes under a limit that lets hardly anybody pass, or in a stall, is no measure of the best.
+        let fades = if self.is_held || self.is_stalled { 0.0 } else { s / BEST_S };
         self.best = self.mu.max(self.best * (1.0 - fades).max(0.0));
         self.pause_s = (self.pause_s - s).max(0.0);
         self.since_end_s += if self.is_on() { 0.0 } else { s };
@@ -357,6 +369,7 @@ impl Limit {
         self.begun = Some(Begun {
             quiet_s: 0.0,
             no_effect_s: 0.0,
+            stalled_s: 0.0,
             least: f64::MAX,
             lately,
             led,
@@ -374,15 +387,26 @@ impl Limit {
         let change = if self.lost > LOST { -SHRINKS * s } else { GROWS * s };
         self.held = (self.held * (1.0 + change)).clamp(HELD_LEAST, 1.0);
         let begun = self.begun.as_mut()?;
-        let little = !shown.flooded && came * per_connection < FITS * best;
+        let little = !shown.flooded && !self.is_stalled && came * per_connection < FITS * best;
         let fits = shown.refused <= 0.0 || little;
         begun.quiet_s = if fits { begun.quiet_s + s } else { 0.0 };
         let target = self.held * (HELD * best * shown.usual_s + SPARE);
         let falls = shown.in_flight < FALLS * begun.least;
-        let no_effect = shown.in_flight > WITHOUT_EFFECT * target && !falls;
+        let steady = (self.begins - mu).abs() <= STEADY * mu;
+        let works = steady && mu >= WORKS;
+        let stalls =
+            shown.in_flight > target && mu < STALLED * self.best && !works && !shown.flooded;
+        begun.stalled_s += if stalls { s } else { 0.0 };
+        self.is_stalled = stalls && begun.stalled_s <= STALLED_S;
+        let no_effect = shown.in_flight > WITHOUT_EFFECT * target && !falls && !self.is_stalled;
         begun.least = if falls { shown.in_flight } else { begun.least };
-        begun.no_effect_s = if no_effect { begun.no_effect_s + s } else { 0.0 };
-        let unused = begun.are_unused(shown, s).then_some(TakenBack::TokensUnused);
+        begun.no_effect_s = match (self.is_stalled, no_effect) {
+            (true, _) => begun.no_effect_s,
+            (false, true) => begun.no_effect_s + s,
+            (false, false) => 0.0,
+        };
+        let unused = begun.are_unused(shown, s) && !self.is_stalled;
+        let unused = unused.then_some(TakenBack::TokensUnused);
         let leads = begun.leads(shown);
         if let Some(why) = (begun.no_effect_s > EFFECT_S).then_some(TakenBack::NoEffect).or(unused)
         {
@@ -396,8 +420,7 @@ impl Limit {
         }
         let off = ((target - shown.in_flight) / target).clamp(-1.0, 1.0);
         // What is too much drains at what completes now; what is missing is tried up to the best.
-        let steady = (self.begins - mu).abs() <= STEADY * mu;
-        self.is_held = off < 0.0 && steady && !shown.flooded;
+        self.is_held = off < 0.0 && steady && !shown.flooded && !self.is_stalled;
         let (base, gain) = match off < 0.0 {
             true if self.is_held => (best, GAIN.0),
             true => (best + off * (best - mu), GAIN.0),
@@ -421,7 +444,7 @@ impl Limit {
 
     pub(super) const fn end(&mut self) {
         self.begun = None;
-        self.is_held = false;
+        (self.is_held, self.is_stalled) = (false, false);
         self.since_end_s = 0.0;
     }
 }
@@ -562,6 +585,52 @@ mod tests {
         }
         assert!(held[1] < 0.7 * held[0], "{held:?}");
         assert!(held[1] > 0.0);
+    }
+
+    /// A server that swaps completes nothing for minutes, whatever the limit is. It is not let in what would keep it there,
+    /// and has its load back soon after it works again.
+    #[test]
+    fn a_stall_is_no_reason_to_take_a_limit_back() {
+        for stalled_s in [60, 160] {
+            let mut plant = Plant::new();
+            plant.run(60, 40.0, false);
+            assert!(plant.run(8, 200.0, true));
+            plant.capacity = 0.0;
+            assert!(plant.run(stalled_s, 200.0, true), "{stalled_s} s");
+            let most = plant.rates.iter().rev().take(60).copied().fold(0.0, f64::max);
+            assert!(most < 5.0, "{stalled_s} s: {most}/s are let in");
+            plant.capacity = 50.0;
+            plant.run(40, 200.0, true);
+            let rate = plant.rates.last().copied().unwrap_or_default();
+            assert!(rate >= 0.6 * plant.capacity, "{stalled_s} s: {rate}/s after 40 s");
+        }
+        // Clients have given up, it works again, and some slow readers stay.
+        let mut plant = Plant::new();
+        plant.run(60, 40.0, false);
+        assert!(plant.run(8, 200.0, true));
+        plant.capacity = 0.0;
+        assert!(plant.run(60, 200.0, true));
+        (plant.in_flight, plant.stays, plant.capacity) = (0.0, 50.0, 50.0);
+        plant.run(60, 200.0, true);
+        let rate = plant.rates.last().copied().unwrap_or_default();
+        assert!(rate >= 0.6 * plant.capacity || !plant.limit.is_on(), "{rate}/s with some held");
+        // It completes something now and then.
+        let mut plant = Plant::new();
+        plant.run(60, 40.0, false);
+        assert!(plant.run(8, 200.0, true));
+        let lifted = (0..60).any(|_| {
+            plant.capacity = 0.0;
+            let on = plant.run(26, 200.0, true);
+            plant.capacity = 10.0;
+            !on || !plant.run(4, 200.0, true)
+        });
+        assert!(lifted, "it does not go on for ever");
+        // Responses may be unseen.
+        let mut plant = Plant::new();
+        plant.run(60, 40.0, false);
+        assert!(plant.run(8, 200.0, true));
+        plant.capacity = 0.0;
+        assert!(!plant.run(230, 200.0, true));
     }
 
     #[test]

@@ -31,6 +31,11 @@ const FIRST: u64 = 2;
 const LAST: u64 = 8;
 /// Tenths that are remembered for questions on their way.
 const REMEMBERED: u64 = 30;
+/// In so many tenths in a row nginx has asked about what is closed: it does not look. Then it is told nothing for a while.
+const UNHEEDED_MAX: u32 = 10;
+const PAUSE: u64 = 600;
+/// Questions about closed slots that are expected of one that does not look: with fewer a tenth says nothing.
+const EXPECTED_MIN: u32 = 2;
 /// nginx runs as another user; who may enter the directory of the socket may look here.
 const MODE: u32 = 0o755;
 
@@ -64,6 +69,8 @@ pub(crate) struct Closed {
     /// `None`: nginx cannot look there.
     directory: Option<PathBuf>,
     told: Mutex<Told>,
+    /// Why nginx is told nothing. Apart from the rest, which is locked while names are written.
+    trouble: Mutex<Option<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -72,8 +79,46 @@ struct Told {
     open: BTreeMap<u64, u32>,
     /// Directories of slots that are complete.
     made: BTreeSet<u32>,
+    /// What another process left is taken away.
+    cleaned: bool,
     /// The latest tenth of a question.
     at: u64,
+    heeded: Heeded,
+    /// Why nginx is told nothing: names cannot be written, or it does not look.
+    unwritten: Option<String>,
+    unheeded: Option<String>,
+}
+
+/// Whether nginx looks.
+#[derive(Debug, Default)]
+struct Heeded {
+    /// Questions about closed slots since the latest tenth began.
+    closed: u32,
+    /// The same, of an nginx that does not look, times [`SLOTS`].
+    expected: u32,
+    /// Tenths in a row in which it did not.
+    not: u32,
+    /// Nothing is told before this tenth.
+    pause: u64,
+}
+
+impl Heeded {
+    fn asked(&mut self, slot: Slot, open: u32) {
+        self.closed = self.closed.saturating_add(u32::from(u32::from(slot.number) >= open));
+        self.expected = self.expected.saturating_add(SLOTS - open);
+    }
+
+    /// Once a tenth; `None`: the last one said nothing.
+    fn looks(&mut self) -> Option<bool> {
+        let (closed, expected) = (self.closed, self.expected / SLOTS);
+        if expected < EXPECTED_MIN {
+            return None;
+        }
+        (self.closed, self.expected) = (0, 0);
+        let looks = closed < expected.div_ceil(2);
+        self.not = if looks { 0 } else { self.not + 1 };
+        Some(looks)
+    }
 }
 
 impl Closed {
@@ -87,13 +132,17 @@ impl Closed {
             }
             Endpoint::Ip(_) => None,
         };
-        Self { directory, told: Mutex::default() }
+        Self { directory, told: Mutex::default(), trouble: Mutex::default() }
     }
 
     /// The share by which this request was asked about, of [`PARTS`]; `None`: nginx cannot be told any.
     pub(super) fn share(&self, slot: Slot) -> Option<u32> {
         self.directory.as_ref()?;
-        let open = self.told().open.get(&slot.tenth).copied();
+        let mut told = self.told();
+        let open = told.open.get(&slot.tenth).copied();
+        if let Some(open) = open {
+            told.heeded.asked(slot, open);
+        }
         // One that asks though its slot is closed has not looked: it stands for itself.
         let open = open.filter(|open| u32::from(slot.number) < *open).unwrap_or(SLOTS);
         Some(open * PARTS / SLOTS)
@@ -102,8 +151,18 @@ impl Closed {
     /// In the tenth of this question the gate wants to be asked about so many of [`PARTS`].
     pub(super) fn tell(&self, slot: Slot, parts: u32) {
         if let Some(directory) = &self.directory {
-            self.told().follow(directory, slot.tenth, open(parts));
+            let mut told = self.told();
+            if told.follow(directory, slot.tenth, open(parts)) {
+                let trouble = told.unwritten.as_ref().or(told.unheeded.as_ref()).cloned();
+                drop(told);
+                *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+            }
         }
+    }
+
+    /// Why nginx is told nothing; `None`: nothing keeps it from looking.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
@@ -115,35 +174,76 @@ impl Drop for Closed {
     fn drop(&mut self) {
         let Some(directory) = &self.directory else { return };
         let told = self.told.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for tenth in told.open.keys() {
-            // It ends by itself.
-            let _ = fs::remove_file(directory.join(name(*tenth)));
+        for (tenth, open) in &told.open {
+            let path = directory.join(name(*tenth));
+            // Another process may have written it anew.
+            if fs::read_link(&path).is_ok_and(|to| to == Path::new(&level(*open))) {
+                // It ends by itself.
+                let _ = fs::remove_file(path);
+            }
         }
     }
 }
 
 impl Told {
-    /// Once a tenth. What cannot be written is not told: nginx asks about everything.
-    fn follow(&mut self, directory: &Path, tenth: u64, open: u32) {
+    /// Once a tenth; whether this is the first time in it. What cannot be written is not told: nginx asks about
+    /// everything.
+    fn follow(&mut self, directory: &Path, tenth: u64, open: u32) -> bool {
         let set_back = tenth + LAST < self.at;
         if tenth <= self.at && !set_back {
-            return;
+            return false;
         }
         self.at = tenth;
+        let open = if self.may_be_told(directory, tenth, set_back) { open } else { SLOTS };
         let useless = |of: &u64| of + REMEMBERED < tenth || *of > tenth + LAST;
         let useless: Vec<u64> = self.open.keys().copied().filter(useless).collect();
         useless.into_iter().for_each(|of| self.remove(directory, of));
+        if open == SLOTS {
+            self.unwritten = None;
+        }
         for of in tenth + FIRST..=tenth + LAST {
             if open == SLOTS {
                 self.remove(directory, of);
-            } else if self.open.get(&of) != Some(&open) && self.write(directory, (of, open)).is_ok()
-            {
+            } else if self.open.get(&of) != Some(&open) {
+                if let Err(error) = self.write(directory, (of, open)) {
+                    // Somebody may have removed what was there.
+                    self.made.clear();
+                    self.open.retain(|of, _| *of < tenth + FIRST);
+                    let text = format!("{} cannot be written: {error}", directory.display());
+                    self.unwritten = Some(text);
+                    break;
+                }
+                self.unwritten = None;
                 self.open.insert(of, open);
             }
         }
+        true
+    }
+
+    /// Whether nginx looks, as far as that is known.
+    fn may_be_told(&mut self, directory: &Path, tenth: u64, set_back: bool) -> bool {
+        let looks = self.heeded.looks() == Some(true);
+        let pauses = self.heeded.pause > tenth && !set_back;
+        if self.heeded.pause > 0 && (looks || !pauses) {
+            // It is tried again.
+            (self.heeded, self.unheeded) = (Heeded::default(), None);
+        }
+        if self.heeded.not >= UNHEEDED_MAX {
+            (self.heeded.not, self.heeded.pause) = (0, tenth + PAUSE);
+            self.unheeded = Some(format!(
+                "nginx asks about what is closed: it does not look into {}. Is that the path in its `if`, \
+                 and may it enter?",
+                directory.display()
+            ));
+        }
+        tenth >= self.heeded.pause
     }
 
     fn write(&mut self, directory: &Path, (tenth, open): (u64, u32)) -> io::Result<()> {
+        if !self.cleaned {
+            remove_left(directory)?;
+            self.cleaned = true;
+        }
         if !self.made.contains(&open) {
             make(directory, open)?;
             self.made.insert(open);
@@ -181,6 +281,21 @@ fn name(tenth: u64) -> String {
 
 fn level(open: u32) -> String {
     format!("from-{open:02x}")
+}
+
+/// Takes away what a process has left that was killed.
+fn remove_left(directory: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_symlink() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The directory of the slots from this one on.
@@ -305,12 +420,75 @@ mod tests {
         assert_eq!(names(), 0);
     }
 
+    /// Tenths in which nginx asks 32 times, and is to ask about a quarter. How many of them have a name, and whether
+    /// there is trouble in the end.
+    fn asks(closed: &Closed, tenths: std::ops::Range<u64>, looks: bool) -> (usize, bool) {
+        let mut named = 0;
+        for tenth in tenths {
+            closed.tell(slot(0, tenth), PARTS / 4);
+            named += usize::from(is_closed(closed, slot(255, tenth)));
+            for number in (0..=255).step_by(8) {
+                if !looks || !is_closed(closed, slot(number, tenth)) {
+                    closed.share(slot(number, tenth));
+                }
+            }
+        }
+        (named, closed.trouble().is_some())
+    }
+
+    #[test]
+    fn an_nginx_that_does_not_look_is_told_nothing_for_a_minute() {
+        let (_dir, closed) = world();
+        assert_eq!(asks(&closed, T..T + 1000, true), (998, false));
+        // The eleventh tenth begins when ten are known, and what was said of those to come is taken back.
+        let begin = T + 1000;
+        assert_eq!(asks(&closed, begin..begin + 10, false), (10, false));
+        assert_eq!(asks(&closed, begin + 10..begin + 10 + PAUSE, false), (2, true));
+        let begin = begin + 10 + PAUSE;
+        assert_eq!(asks(&closed, begin..begin + 13, false), (11, true), "it is tried again");
+        let begin = begin + 12 + PAUSE;
+        assert_eq!(asks(&closed, begin..begin + 100, true), (98, false), "it looks now");
+    }
+
+    #[test]
+    fn a_tenth_that_was_told_late_is_no_reason() {
+        let (_dir, closed) = world();
+        for begin in (T..T + 1000).step_by(10) {
+            asks(&closed, begin..begin + 9, false);
+            assert_eq!(asks(&closed, begin + 9..begin + 10, true).1, false, "{begin}");
+        }
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_taken_away_and_what_was_removed_is_written_again() {
+        let (dir, closed) = world();
+        let directory = dir.path().join("edge.sock.closed");
+        fs::create_dir(&directory).unwrap();
+        symlink("from-80", directory.join(name(T + 1000))).unwrap();
+        closed.tell(slot(0, T), PARTS / 2);
+        assert!(is_closed(&closed, slot(255, T + 2)));
+        assert!(fs::symlink_metadata(directory.join(name(T + 1000))).is_err());
+        fs::remove_dir_all(&directory).unwrap();
+        closed.tell(slot(0, T + 1), PARTS / 2);
+        assert!(closed.trouble().is_some());
+        closed.tell(slot(0, T + 2), PARTS / 2);
+        assert!(is_closed(&closed, slot(255, T + 10)) && closed.trouble().is_none());
+        // Another process has written it anew.
+        let theirs = directory.join(name(T + 10));
+        fs::remove_file(&theirs).unwrap();
+        symlink("from-40", &theirs).unwrap();
+        drop(closed);
+        assert!(fs::symlink_metadata(theirs).is_ok());
+        assert!(fs::symlink_metadata(directory.join(name(T + 9))).is_err());
+    }
+
     #[test]
     fn what_cannot_be_written_is_not_told() {
         let (dir, closed) = world();
         File::create(dir.path().join("edge.sock.closed")).unwrap();
         closed.tell(slot(0, T), PARTS / 2);
         assert_eq!(closed.share(slot(0, T + 3)), Some(PARTS));
+        assert!(closed.trouble().unwrap().contains("cannot be written"));
         let remote = Closed::beside(&Endpoint::Ip("127.0.0.1:9470".parse().unwrap()));
         remote.tell(slot(0, T), PARTS / 2);
         assert_eq!(remote.share(slot(0, T)), None, "it cannot look there");

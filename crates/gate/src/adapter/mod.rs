@@ -51,6 +51,8 @@ struct Told {
     problems: Vec<(String, String)>,
     /// What its TLS has refused; `None`: its listener speaks none.
     refused: Option<TlsCounts>,
+    /// What its nginx is told without an answer.
+    closed: Arc<Closed>,
 }
 
 /// What all tell, in the order of the configuration.
@@ -165,6 +167,13 @@ impl Adapters {
         let all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().map(|told| told.refused.clone()).collect()
     }
+
+    /// Why a proxy is not told what to refuse by itself although it could be, in the order of the configuration.
+    #[must_use]
+    pub fn untold(&self) -> Vec<Option<String>> {
+        let all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|told| told.closed.trouble()).collect()
+    }
 }
 
 impl Drop for Adapters {
@@ -217,18 +226,23 @@ async fn follow(
                         name: config.name.clone(),
                         problems: vec![(String::new(), NOT_YET.to_owned())],
                         refused: config.tls.as_ref().map(|_| TlsCounts::default()),
+                        closed: Arc::new(Closed::beside(&config.listen)),
                     },
                 }
             }));
         }
         reread.send_replace(());
-        for config in wanted {
+        let closed: Vec<Arc<Closed>> = {
+            let all = told.lock().unwrap_or_else(PoisonError::into_inner);
+            all.iter().map(|told| Arc::clone(&told.closed)).collect()
+        };
+        for (config, closed) in wanted.into_iter().zip(closed) {
             let context = Context {
                 gate: Arc::clone(&gate),
                 clock: Arc::clone(&clock),
                 told: Arc::clone(&told),
                 reread: files.clone(),
-                closed: Arc::new(Closed::beside(&config.listen)),
+                closed,
                 config: Arc::new(config.clone()),
             };
             let name = config.name.clone();

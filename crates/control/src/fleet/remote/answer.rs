@@ -161,7 +161,7 @@ impl Answer {
     }
 }
 
-/// What counts of what a router says: no more passed it than arrives here, and with what it refuses no more than
+/// What counts of what a router says: no more passed it than arrives here, and what it refuses makes that no more than
 /// [`DEMAND_COUNTS`] times the rate.
 fn counted(part: &Part, whole: Rate, arrived: Rate) -> Part {
     let refused = part.refused.get().min(part.offered.get());

@@ -50,6 +50,8 @@ pub struct Node {
     pub offered: u64,
     /// Of this refused because of the limit.
     pub refused: u64,
+    /// The same since it was taken ([`Feedback::take_refused`]).
+    fresh: u64,
 }
 
 impl Node {
@@ -112,12 +114,22 @@ impl Feedback {
         node.offered = node.offered.saturating_add(hits.offered);
         node.refused = node.refused.saturating_add(hits.refused);
         let span = hits.span.as_secs_f64();
+        // More than any limit may be is no refusal.
+        let most = (REMOTE_RATE_MAX * span) as u64;
+        node.fresh = node.fresh.saturating_add(hits.refused.min(hits.offered).min(most));
         if span > 0.0 {
             // More than any limit may be is no demand, and would stay in the mean for long.
             let now = (hits.offered as f64 / span).min(REMOTE_RATE_MAX);
             let keep = libm::exp(-span / DEMAND_SECONDS);
             node.demand = Some(node.demand.map_or(now, |mean| keep * mean + (1.0 - keep) * now));
         }
+    }
+
+    /// What control nodes have refused because of a limit since this was asked last; nothing while there is none.
+    pub fn take_refused(&mut self) -> u64 {
+        let fresh = |node: &mut Node| std::mem::take(&mut node.fresh);
+        let sum = self.nodes.iter_mut().map(fresh).fold(0, u64::saturating_add);
+        if self.total.is_some() { sum } else { 0 }
     }
 
     /// A round: the rate of each control node until the next; `None`: no limit. `own` is what the

@@ -135,7 +135,7 @@ impl Proxy {
         ];
         let text = example("haproxy.cfg", &[sockets, &own].concat());
         let conf = dir.join("haproxy.cfg");
-        fs::write(&conf, format!("global\n    nbthread 1\n    maxconn 4096\n{text}")).unwrap();
+        fs::write(&conf, format!("global\n    nbthread 2\n    maxconn 4096\n{text}")).unwrap();
         let log = fs::File::create(dir.join("error.log")).unwrap();
         let mut haproxy = Command::new("haproxy");
         haproxy.args(["-db", "-f"]).arg(&conf).stdout(Stdio::null()).stderr(log).spawn().unwrap()

@@ -10,7 +10,8 @@
 //!   1764350000.7 -> from-28       a tenth of a second to come, by nginx's clock
 //! ```
 //!
-//! Names are written only for tenths to come, and only while questions come: they say what time nginx has.
+//! Names are written only for tenths to come, and only while questions come: they say what time nginx has. A question may
+//! have waited for its turn, so it is the later one of its time and our own (both are on one host).
 //! So a name is a lease of less than a second, and nobody has to take it back. What was said of a tenth does not
 //! change once it has begun; so each question of it has a known share.
 
@@ -21,6 +22,7 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_config::Endpoint;
 
 /// The values of two hexadecimal digits.
@@ -29,6 +31,8 @@ const SLOTS: u32 = 256;
 /// though their clocks differ by some milliseconds.
 const FIRST: u64 = 2;
 const LAST: u64 = 8;
+/// Further apart than this the two clocks are not one, or it was set: that of nginx counts.
+const APART: u64 = 50;
 /// Tenths that are remembered for questions on their way.
 const REMEMBERED: u64 = 30;
 /// In so many tenths in a row nginx has asked about what is closed: it does not look. Then it is told nothing for a while.
@@ -60,6 +64,13 @@ impl Slot {
         let tenth =
             seconds.checked_add(tenth.parse().ok()?).filter(|tenth| *tenth < u64::MAX / 2)?;
         Some(Self { number: u8::from_str_radix(slot, 16).ok()?, tenth })
+    }
+
+    /// The tenth that it is now for nginx: no earlier than that of the question.
+    fn latest(self, now: SystemTime) -> u64 {
+        let now = now.duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() / 100);
+        let now = u64::try_from(now).unwrap_or(0);
+        if now.abs_diff(self.tenth) <= APART { now.max(self.tenth) } else { self.tenth }
     }
 }
 
@@ -148,11 +159,11 @@ impl Closed {
         Some(open * PARTS / SLOTS)
     }
 
-    /// In the tenth of this question the gate wants to be asked about so many of [`PARTS`].
-    pub(super) fn tell(&self, slot: Slot, parts: u32) {
+    /// This question was answered now: from here on the gate wants to be asked about so many of [`PARTS`].
+    pub(super) fn tell(&self, (slot, now): (Slot, SystemTime), parts: u32) {
         if let Some(directory) = &self.directory {
             let mut told = self.told();
-            if told.follow(directory, slot.tenth, open(parts)) {
+            if told.follow(directory, slot.latest(now), open(parts)) {
                 let trouble = told.unwritten.as_ref().or(told.unheeded.as_ref()).cloned();
                 drop(told);
                 *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
@@ -313,6 +324,7 @@ fn make(directory: &Path, open: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn slot(number: u8, tenth: u64) -> Slot {
         Slot { number, tenth }
@@ -367,6 +379,29 @@ mod tests {
         directory.join(name(of.tenth)).join(format!("{:02x}", of.number)).exists()
     }
 
+    /// Tells in this tenth.
+    fn tell(closed: &Closed, slot: Slot, parts: u32) {
+        closed.tell((slot, at(slot.tenth)), parts);
+    }
+
+    fn at(tenth: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(100 * tenth)
+    }
+
+    /// nginx had to wait for its answer, or looked at its clock long ago: no name is for a tenth that has begun.
+    #[test]
+    fn a_question_that_waited_closes_nothing_that_has_begun() {
+        for (late, first) in [(0, 2), (1, 3), (5, 7), (50, 52), (51, 2), (600, 2)] {
+            let (_dir, closed) = world();
+            closed.tell((slot(0, T), at(T + late)), PARTS / 2);
+            let begun = (T..T + 100).find(|tenth| is_closed(&closed, slot(255, *tenth)));
+            assert_eq!(begun, Some(T + first), "{late}");
+        }
+        let (_dir, closed) = world();
+        closed.tell((slot(0, T), at(T - 3)), PARTS / 2);
+        assert!(is_closed(&closed, slot(255, T + 2)), "nginx is ahead");
+    }
+
     fn world() -> (tempfile::TempDir, Closed) {
         let dir = tempfile::tempdir().unwrap();
         let closed = Closed::beside(&Endpoint::Unix(dir.path().join("edge.sock")));
@@ -378,9 +413,9 @@ mod tests {
     #[test]
     fn a_share_holds_for_tenths_to_come_and_then_no_more() {
         let (dir, closed) = world();
-        closed.tell(slot(0, T), PARTS);
+        tell(&closed, slot(0, T), PARTS);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is written while calm");
-        closed.tell(slot(0, T + 1), PARTS / 2);
+        tell(&closed, slot(0, T + 1), PARTS / 2);
         for tenth in T..T + 20 {
             let told = (T + 3..=T + 9).contains(&tenth);
             assert_eq!(is_closed(&closed, slot(128, tenth)), told, "{tenth}");
@@ -390,9 +425,9 @@ mod tests {
             assert_eq!(closed.share(slot(128, tenth)), Some(PARTS), "it has not looked");
         }
         // In the same tenth nothing changes, and what has begun stays.
-        closed.tell(slot(0, T + 1), PARTS);
+        tell(&closed, slot(0, T + 1), PARTS);
         assert!(is_closed(&closed, slot(128, T + 3)));
-        closed.tell(slot(0, T + 3), PARTS);
+        tell(&closed, slot(0, T + 3), PARTS);
         let still = |tenth| is_closed(&closed, slot(128, tenth));
         assert_eq!([T + 4, T + 5, T + 9].map(still), [true, false, false]);
         assert_eq!(closed.share(slot(0, T + 4)), Some(PARTS / 2));
@@ -409,11 +444,11 @@ mod tests {
             names.filter(|name| !name.starts_with("from-")).count()
         };
         for tenth in T..T + 500 {
-            closed.tell(slot(0, tenth), 100 + (tenth % 50) as u32 * 100);
+            tell(&closed, slot(0, tenth), 100 + (tenth % 50) as u32 * 100);
             assert!(names() as u64 <= REMEMBERED + LAST + 1, "{}", names());
         }
         // The clock is set back: what was said for later holds no more.
-        closed.tell(slot(0, T), PARTS / 2);
+        tell(&closed, slot(0, T), PARTS / 2);
         assert_eq!(names() as u64, LAST - FIRST + 1);
         assert!(is_closed(&closed, slot(255, T + 2)));
         drop(closed);
@@ -425,7 +460,7 @@ mod tests {
     fn asks(closed: &Closed, tenths: std::ops::Range<u64>, looks: bool) -> (usize, bool) {
         let mut named = 0;
         for tenth in tenths {
-            closed.tell(slot(0, tenth), PARTS / 4);
+            tell(&closed, slot(0, tenth), PARTS / 4);
             named += usize::from(is_closed(closed, slot(255, tenth)));
             for number in (0..=255).step_by(8) {
                 if !looks || !is_closed(closed, slot(number, tenth)) {
@@ -465,13 +500,13 @@ mod tests {
         let directory = dir.path().join("edge.sock.closed");
         fs::create_dir(&directory).unwrap();
         symlink("from-80", directory.join(name(T + 1000))).unwrap();
-        closed.tell(slot(0, T), PARTS / 2);
+        tell(&closed, slot(0, T), PARTS / 2);
         assert!(is_closed(&closed, slot(255, T + 2)));
         assert!(fs::symlink_metadata(directory.join(name(T + 1000))).is_err());
         fs::remove_dir_all(&directory).unwrap();
-        closed.tell(slot(0, T + 1), PARTS / 2);
+        tell(&closed, slot(0, T + 1), PARTS / 2);
         assert!(closed.trouble().is_some());
-        closed.tell(slot(0, T + 2), PARTS / 2);
+        tell(&closed, slot(0, T + 2), PARTS / 2);
         assert!(is_closed(&closed, slot(255, T + 10)) && closed.trouble().is_none());
         // Another process has written it anew.
         let theirs = directory.join(name(T + 10));
@@ -486,11 +521,11 @@ mod tests {
     fn what_cannot_be_written_is_not_told() {
         let (dir, closed) = world();
         File::create(dir.path().join("edge.sock.closed")).unwrap();
-        closed.tell(slot(0, T), PARTS / 2);
+        tell(&closed, slot(0, T), PARTS / 2);
         assert_eq!(closed.share(slot(0, T + 3)), Some(PARTS));
         assert!(closed.trouble().unwrap().contains("cannot be written"));
         let remote = Closed::beside(&Endpoint::Ip("127.0.0.1:9470".parse().unwrap()));
-        remote.tell(slot(0, T), PARTS / 2);
+        tell(&remote, slot(0, T), PARTS / 2);
         assert_eq!(remote.share(slot(0, T)), None, "it cannot look there");
     }
 }

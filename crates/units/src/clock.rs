@@ -45,7 +45,8 @@ impl Clock for BootClock {
     }
 }
 
-/// The time of day (`CLOCK_REALTIME`), since 1970: for people, and for no decision. It may be set.
+/// The time of day (`CLOCK_REALTIME`), since 1970: for people, and for no decision but where another program decides by
+/// it. It may be set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DayClock;
 

@@ -22,8 +22,8 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_config::Endpoint;
+use tidegate_units::Nanos;
 
 /// The values of two hexadecimal digits.
 const SLOTS: u32 = 256;
@@ -31,6 +31,7 @@ const SLOTS: u32 = 256;
 /// though their clocks differ by some milliseconds.
 const FIRST: u64 = 2;
 const LAST: u64 = 8;
+const TENTH: Nanos = Nanos::from_millis(100);
 /// Further apart than this the two clocks are not one, or it was set: that of nginx counts.
 const APART: u64 = 50;
 /// Tenths that are remembered for questions on their way.
@@ -66,10 +67,9 @@ impl Slot {
         Some(Self { number: u8::from_str_radix(slot, 16).ok()?, tenth })
     }
 
-    /// The tenth that it is now for nginx: no earlier than that of the question.
-    fn latest(self, now: SystemTime) -> u64 {
-        let now = now.duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() / 100);
-        let now = u64::try_from(now).unwrap_or(0);
+    /// The tenth that it is now for nginx, by the time of day: no earlier than that of the question.
+    fn latest(self, now: Nanos) -> u64 {
+        let now = now.0 / TENTH.0;
         if now.abs_diff(self.tenth) <= APART { now.max(self.tenth) } else { self.tenth }
     }
 }
@@ -160,7 +160,7 @@ impl Closed {
     }
 
     /// This question was answered now: from here on the gate wants to be asked about so many of [`PARTS`].
-    pub(super) fn tell(&self, (slot, now): (Slot, SystemTime), parts: u32) {
+    pub(super) fn tell(&self, (slot, now): (Slot, Nanos), parts: u32) {
         if let Some(directory) = &self.directory {
             let mut told = self.told();
             if told.follow(directory, slot.latest(now), open(parts)) {
@@ -324,7 +324,6 @@ fn make(directory: &Path, open: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn slot(number: u8, tenth: u64) -> Slot {
         Slot { number, tenth }
@@ -384,8 +383,8 @@ mod tests {
         closed.tell((slot, at(slot.tenth)), parts);
     }
 
-    fn at(tenth: u64) -> SystemTime {
-        UNIX_EPOCH + Duration::from_millis(100 * tenth)
+    fn at(tenth: u64) -> Nanos {
+        Nanos(TENTH.0 * tenth)
     }
 
     /// nginx had to wait for its answer, or looked at its clock long ago: no name is for a tenth that has begun.

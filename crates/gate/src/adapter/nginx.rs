@@ -17,7 +17,7 @@ use crate::{Ask, Headers, Id};
 use hyper::StatusCode;
 use hyper::http::request::Parts;
 use std::net::IpAddr;
-use std::time::SystemTime;
+use tidegate_units::{Clock, DayClock};
 
 /// The method of the client's request.
 const METHOD: &str = "x-tidegate-method";
@@ -65,7 +65,7 @@ fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
         headers: &headers,
     });
     if let Some(slot) = slot {
-        context.closed.tell((slot, SystemTime::now()), answer.share.unwrap_or(PARTS));
+        context.closed.tell((slot, DayClock.now()), answer.share.unwrap_or(PARTS));
     }
     let Some(refusal) = &answer.refusal else { return http::passes(&answer) };
     let mut reply = http::refuses(StatusCode::FORBIDDEN, refusal);

@@ -459,7 +459,7 @@ mod tests {
     fn asks(closed: &Closed, tenths: std::ops::Range<u64>, looks: bool) -> (usize, bool) {
         let mut named = 0;
         for tenth in tenths {
-            tell(&closed, slot(0, tenth), PARTS / 4);
+            tell(closed, slot(0, tenth), PARTS / 4);
             named += usize::from(is_closed(closed, slot(255, tenth)));
             for number in (0..=255).step_by(8) {
                 if !looks || !is_closed(closed, slot(number, tenth)) {

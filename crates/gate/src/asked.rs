@@ -220,7 +220,9 @@ impl Pace {
         let (offered, refused, unseen) = service.came();
         if self.of.as_ref() != Some(&service.name) {
             let of = Some(Arc::clone(&service.name));
-            *self = Self { of, at: now, offered, refused, unseen, ..Self::default() };
+            // The pause is the proxy's, whatever the service is.
+            let pause = self.pause;
+            *self = Self { of, at: now, offered, refused, unseen, pause, ..Self::default() };
             return None;
         }
         let more =
@@ -337,6 +339,25 @@ mod tests {
         asked.ticked_ns.store(now.0, Relaxed);
         let wanted = Some(PARTS / 4 * 3);
         assert_eq!([None, Some(PARTS), Some(5)].map(told), [None, wanted, wanted]);
+    }
+
+    #[test]
+    fn a_proxy_that_does_not_obey_is_not_told_sooner_by_what_ends_a_share() {
+        let (asked, service) = (Asked::default(), Service::new("shop"));
+        asked.pace().pause = Nanos::from_secs(70);
+        asked.all();
+        asked.tick(Nanos::from_secs(11), &service);
+        assert_eq!(asked.pace().pause, Nanos::from_secs(70));
+    }
+
+    #[test]
+    fn limits_of_others_count_for_a_while_after_they_refused() {
+        let asked = Asked::default();
+        let refuse = |second, refused| asked.others_refuse(Nanos::from_secs(second), refused);
+        assert!(!refuse(10, 0));
+        assert!(refuse(11, 5) && refuse(14, 5), "for three seconds");
+        assert!(!refuse(15, 5));
+        assert!(refuse(16, 6));
     }
 
     #[test]

@@ -133,7 +133,7 @@ pub struct GatewayState {
     pub listen: String,
     /// What keeps it from being served, in one sentence; empty if nothing does.
     pub problem: String,
-    /// Why its proxy is not told what to refuse by itself, in one sentence; empty if nothing is in the way.
+    /// Why its proxy is not told what to refuse by itself; empty if nothing is in the way.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub untold: String,
     /// What its TLS has refused; `None` where its listener speaks none, and of tidegate's own proxy.

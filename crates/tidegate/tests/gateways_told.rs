@@ -78,8 +78,8 @@ const CROWD: (usize, Duration) = (400, Duration::from_secs(1));
 const SETTLES: u64 = 6;
 const LOOKED: u64 = 8;
 
-/// Bands, set before the first run with this load. Of the capacity, so much is served and told at least: other tests
-/// run at the same time. Decision 28 has what a machine that does nothing else shows.
+/// Bands, set before the first run with this load. Of the capacity, so much is served and told at least: the
+/// machine may do other things. Decision 28 has what a machine that does nothing else shows.
 const GOOD_MIN: f64 = 0.5;
 const TOLD_MIN: f64 = 0.4;
 /// Of what comes, so much is refused at least, and all but so much is either served or refused.

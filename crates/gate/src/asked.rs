@@ -238,7 +238,7 @@ impl Pace {
         (tick.seconds > 0.0).then_some(tick)
     }
 
-    /// The share to ask about, where so many a second are admitted while the rest is refused; `before`:
+    /// The share to ask about, where so many a second are admitted if the rest is refused; `before`:
     /// that of the last tick, and whether proxies have one.
     fn share(&mut self, tick: Tick, admits: Option<f64>, (before, told): (f64, bool)) -> f64 {
         let weight = 1.0 - (-tick.seconds / AVERAGE_SECONDS).exp();
@@ -251,7 +251,8 @@ impl Pace {
         if self.in_vain_s > OBEYS_SECONDS {
             (self.in_vain_s, self.pause) = (0.0, self.at + PAUSE);
         }
-        let unneeded = withheld && tick.asked > 0.0 && tick.refused == 0.0;
+        // One tick without a question says nothing of a share that holds.
+        let unneeded = tick.refused == 0.0 && !(withheld && tick.asked == 0.0);
         let admits = admits.filter(|_| !unneeded && self.at >= self.pause);
         let wanted = |admits: f64| (SURPLUS * admits).max(ASKED_MIN) / self.per_second.max(1.0);
         let share = admits.map_or(1.0, wanted);
@@ -418,6 +419,17 @@ mod tests {
         assert_eq!(World::new().run(50, 490.0, Some(8.0)), 1.0, "300 a second are asked about");
         let share = World::new().run(50, 1_000.0, Some(8.0));
         assert!((share - 0.3).abs() < 0.02, "{share}");
+    }
+
+    /// In calm it is known what is admitted, too: the service completes it.
+    #[test]
+    fn where_nobody_is_refused_nothing_is_told() {
+        let mut pace = Pace::default();
+        let tick = |refused| Tick { seconds: 0.1, offered: 800.0, asked: 800.0, refused };
+        let mut share = |refused| pace.share(tick(refused), Some(800.0), (1.0, false));
+        assert_eq!([0.0; 20].map(&mut share), [1.0; 20]);
+        assert_eq!([700.0, 700.0, 0.0, 700.0, 700.0].map(&mut share), [1.0; 5], "not in a row");
+        assert!(share(700.0) < 0.2, "for the third tick");
     }
 
     #[test]

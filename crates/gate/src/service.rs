@@ -440,17 +440,16 @@ impl Service {
         (self.offered.get(), self.refused.get(), by_proxy)
     }
 
-    /// Requests per second that are admitted while the rest is refused; `None`: nothing is, or only in
-    /// words, or not by a rate.
+    /// Requests per second that are admitted where the rest is refused; `None`: refusals are not executed, or not
+    /// all, or the policy is none that limits a rate. Without a rate the limit in flight refuses, and what is
+    /// completed is admitted: at the beginning of a crowd the rate is found later.
     pub(crate) fn sheds(&self) -> Option<f64> {
+        let limited = self.limited();
+        let limits = limited.chain.limits();
+        let all = !limited.shadow && limits.canary() == 0;
+        let by_rate = limits.params.policy() == Policy::TokenBucket;
         let rate = f64::from_bits(self.rate.load(Relaxed));
-        let by_rate = rate > 0.0 && {
-            let limited = self.limited();
-            let limits = limited.chain.limits();
-            let all = !limited.shadow && limits.canary() == 0;
-            all && limits.params.policy() == Policy::TokenBucket
-        };
-        by_rate.then(|| rate.max(self.reports.throughput()))
+        (all && by_rate).then(|| rate.max(self.reports.throughput()))
     }
 
     /// Whether refusals are executed, of whatever source.

@@ -116,6 +116,9 @@ fn under_load(proxy: Proxy, world: &World, (ended, answered): (&AtomicBool, &Ato
 
         // It hangs while the proxy refuses: that ends by itself, and all pass.
         world.stop();
+        if matches!(proxy, Proxy::Nginx) {
+            unanswered_is_refused_while_closed(world);
+        }
         std::thread::sleep(LEASE);
         let begin = MonotonicClock.now();
         let passed = world.requests(5).iter().all(|response| response.status == 200);
@@ -128,6 +131,33 @@ fn under_load(proxy: Proxy, world: &World, (ended, answered): (&AtomicBool, &Ato
             (by_proxy() > before + 1_000).then_some(())
         });
     });
+}
+
+/// Just now it has hung: what nginx asks about in vain would all be too much, while slots are closed.
+fn unanswered_is_refused_while_closed(world: &World) {
+    let begin = MonotonicClock.now();
+    let since = || MonotonicClock.now().since(begin);
+    let one = || {
+        let mut client = Http::connect(world.front);
+        let mut waited = Vec::new();
+        while since() < Nanos::from_millis(400) {
+            let before = since();
+            let status = client.ask("").status;
+            let after = since();
+            // The last names are of 0.7 s after the last answer.
+            if after.since(before) > Nanos::from_millis(150) && after < Nanos::from_millis(600) {
+                waited.push(status);
+            }
+        }
+        waited
+    };
+    let waited: Vec<u16> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
+        all.into_iter().flat_map(|one| one.join().unwrap()).collect()
+    });
+    println!("{} waited for an answer that did not come", waited.len());
+    assert!(!waited.is_empty(), "nginx asked about nothing");
+    assert!(waited.iter().all(|status| *status == 503), "{waited:?}\n{}", world.log());
 }
 
 /// What is counted, mostly estimated, is what clients have sent.

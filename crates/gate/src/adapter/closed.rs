@@ -309,7 +309,8 @@ fn remove_left(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The directory of the slots from this one on.
+/// The directory of the slots from this one on. They are names of one file: a gate that answers has no time to
+/// make 255 of them.
 fn make(directory: &Path, open: u32) -> io::Result<()> {
     let level = directory.join(level(open));
     for path in [directory, level.as_path()] {
@@ -318,7 +319,13 @@ fn make(directory: &Path, open: u32) -> io::Result<()> {
             _ => fs::set_permissions(path, Permissions::from_mode(MODE))?,
         }
     }
-    (open..SLOTS).try_for_each(|slot| File::create(level.join(format!("{slot:02x}"))).map(drop))
+    let path = |slot: u32| level.join(format!("{slot:02x}"));
+    let first = path(open);
+    File::create(&first)?;
+    // It may be there, or the file system may have no further names for a file.
+    let name =
+        |slot| fs::hard_link(&first, path(slot)).or_else(|_| File::create(path(slot)).map(drop));
+    (open + 1..SLOTS).try_for_each(name)
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UdpSocket, UnixDatagram, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-/// Most connections of one gateway at once. Proxies keep theirs open and need few.
-const CONNECTIONS_MAX: usize = 1024;
+/// Most connections of one gateway at once. A worker of nginx keeps as many as questions were open at a time, 256 at most.
+const CONNECTIONS_MAX: usize = 4096;
 /// How often a socket is tried that cannot be opened.
 const RETRY: Duration = Duration::from_millis(100);
 /// Who may enter the directory of a Unix socket may use it: the proxy runs as another user.

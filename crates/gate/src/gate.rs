@@ -377,6 +377,16 @@ impl Gate {
         }
     }
 
+    /// The proxy has not read the answer by which this request would have passed: it is not in flight. Whether it passes without an answer
+    /// is not known.
+    pub(crate) fn unheard(&self, token: Token) {
+        match self.flights.end(Id::Token(token).key()) {
+            Ended::Flight(flight) => flight.service.unserved(flight.bucket.as_deref(), 0),
+            Ended::Gone(flight) => flight.service.unserved_late(0),
+            Ended::Unknown => {}
+        }
+    }
+
     /// Whether no service to which routes of this gateway lead refuses anything now, whatever asks: the kill
     /// switch is on, nobody renews the lease, or each is in shadow. A canary spares whose source is not known.
     pub(crate) fn refuses_nothing(&self, now: Nanos, gateway: &str) -> bool {

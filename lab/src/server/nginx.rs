@@ -39,7 +39,7 @@ pub(crate) fn frame(dir: &Path, (workers, connections): (usize, u32), http: &str
         .collect();
     format!(
         "daemon off;\nworker_processes {workers};\nuser www-data;\npid {dir}/nginx.pid;\n\
-         error_log {dir}/error.log;\nevents {{ worker_connections {connections}; }}\n\
+         error_log {dir}/error.log;\nevents {{ worker_connections {connections}; epoll_events 4096; }}\n\
          http {{\n{temporary}log_format lab '$remote_addr $status $request_time';\n\
          access_log {dir}/access.log lab;\n{http}}}\n"
     )

@@ -6,7 +6,8 @@ use super::Context;
 use super::headers::{HEADERS_MAX, Joined};
 use super::listen::Stream;
 use super::overlong::Overlong;
-use crate::{Answer, Refusal};
+use super::unheard::{Last, Watched};
+use crate::{Answer, Refusal, Token};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -48,17 +49,18 @@ pub(super) struct Served {
 
 /// Serves one connection to its end.
 pub(super) async fn attend(context: Context, stream: Box<dyn Stream>, served: Served) {
-    let of = &context;
-    let service =
-        service_fn(
-            move |request| async move { Ok::<_, Infallible>(reply(of, request, served).await) },
-        );
+    let (of, last) = (&context, &Last::default());
+    let service = service_fn(move |request| async move {
+        let reply = reply(of, request, served).await;
+        last.answer(of.now(), token(&reply));
+        Ok::<_, Infallible>(reply)
+    });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(IDLE_MAX);
     builder.max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
     // hyper does not always give an error for it.
     let overlong = AtomicBool::new(false);
-    let stream = Overlong::new(stream, || {
+    let stream = Overlong::new(Watched { stream, last }, || {
         overlong.store(true, Relaxed);
         of.misunderstood();
         of.refuses_nothing()
@@ -68,6 +70,9 @@ pub(super) async fn attend(context: Context, stream: Box<dyn Stream>, served: Se
         && !overlong.load(Relaxed)
     {
         context.misunderstood();
+    }
+    if let Some(token) = last.unread(context.now()) {
+        context.unheard(token);
     }
 }
 
@@ -107,6 +112,11 @@ pub(super) fn passes(answer: &Answer) -> Reply {
     let token = answer.token.and_then(|token| HeaderValue::try_from(token.to_string()).ok());
     reply.headers_mut().extend(token.map(|token| (TOKEN, token)));
     reply
+}
+
+/// What the proxy is to name the request that it is told to pass.
+fn token(reply: &Reply) -> Option<Token> {
+    reply.headers().get(TOKEN)?.to_str().ok()?.parse().ok()
 }
 
 pub(super) fn give_reason(reply: &mut Reply, answer: &Answer) {

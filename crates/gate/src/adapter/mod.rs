@@ -20,6 +20,7 @@ mod secured;
 mod syslog;
 mod traefik;
 mod unbound;
+mod unheard;
 
 pub use caddy::caddy_report;
 pub use envoy::{envoy_check, envoy_rate_limit, envoy_reports};
@@ -31,7 +32,7 @@ pub use traefik::{traefik_export, traefik_report};
 pub use unbound::Unbound;
 
 use crate::asked::Listener;
-use crate::{Answer, Ask, Completion, Gate, Id};
+use crate::{Answer, Ask, Completion, Gate, Id, Token};
 use closed::Closed;
 use std::collections::BTreeMap;
 use std::io;
@@ -84,6 +85,11 @@ impl Context {
     /// Reports, now.
     pub(crate) fn complete(&self, id: Id<'_>, completion: &Completion) {
         self.gate.complete(self.clock.now(), id, completion);
+    }
+
+    /// The proxy has not read the answer that let this request pass.
+    pub(crate) fn unheard(&self, token: Token) {
+        self.gate.unheard(token);
     }
 
     /// A proxy of it can be told what share to ask about, until what this gives is dropped.

@@ -119,14 +119,26 @@ impl Counted {
     /// Only the first record of a connection names its host: later ones are about the same.
     fn in_tls(&mut self, connection: u64, seen: Option<Request>, now: Nanos) -> Option<Request> {
         if let Some(Request { host, .. }) = &seen {
-            if self.tls.len() < TLS_MAX || self.tls.contains_key(&connection) {
-                self.tls.insert(connection, (host.clone(), now));
+            if self.tls.len() >= TLS_MAX && !self.tls.contains_key(&connection) {
+                self.make_room();
             }
+            self.tls.insert(connection, (host.clone(), now));
             return seen;
         }
         let (host, last) = self.tls.get_mut(&connection)?;
         *last = now;
         Some(Request { host: host.clone(), path: String::new() })
+    }
+
+    /// Half of the connections of TLS are forgotten, those first that have asked for nothing for the longest time: in a large crowd
+    /// they have left.
+    fn make_room(&mut self) {
+        let mut asked: Vec<(Nanos, u64)> =
+            self.tls.iter().map(|(connection, (_, last))| (*last, *connection)).collect();
+        asked.sort_unstable();
+        for (_, connection) in &asked[..asked.len() / 2] {
+            self.tls.remove(connection);
+        }
     }
 
     /// What shows nothing counts as well: else the rest would look like all.
@@ -279,12 +291,17 @@ mod tests {
         asked.note(&other, NOW);
         let counted = asked.counted.get_mut(&3).unwrap();
         assert_eq!(counted.tls[&1].0, "mail.example");
+        let later = NOW + Nanos::from_millis(1);
         for connection in 100..100 + 2 * TLS_MAX as u64 {
             let seen = Request { host: "h".into(), path: String::new() };
-            counted.in_tls(connection, Some(seen), NOW);
+            counted.in_tls(connection, Some(seen), later);
+            counted.in_tls(2, None, later + Nanos(connection));
+            assert!(counted.tls.len() <= TLS_MAX);
+            assert!(counted.in_tls(connection, None, later).is_some(), "a new one is known");
         }
-        assert_eq!(counted.tls.len(), TLS_MAX);
-        counted.fade(NOW + TLS_FORGOTTEN);
+        assert_eq!(counted.tls[&2].0, "shop.example", "it has never stopped asking");
+        assert!(!counted.tls.contains_key(&3), "it has");
+        counted.fade(later + TLS_FORGOTTEN + TLS_FORGOTTEN);
         assert!(counted.tls.is_empty());
     }
 }

@@ -282,7 +282,8 @@ fn imported_words(snapshot: &Snapshot) -> impl Iterator<Item = String> {
 fn remote_words(limit: &RemoteState) -> Option<String> {
     let (rate, restriction) = (limit.rate?, limit.restriction.map(|_| limit.words())?);
     let (peer, scope, refused, offered) = (&limit.peer, &limit.scope, limit.refused, limit.offered);
-    let counts = format!("it refused {refused} of {offered}");
+    let why = if limit.why.is_empty() { String::new() } else { format!("; {}", limit.why) };
+    let counts = format!("it refused {refused} of {offered}{why}");
     let rate = match limit.unit {
         Unit::Connections => rate.to_string(),
         of @ (Unit::Datagrams | Unit::Requests) => format!("{rate} {}", of.name()),
@@ -406,6 +407,7 @@ mod tests {
         let loss = of(Unit::Requests, Restriction::RequestLoss(Share::new(0.25)), 3);
         let to = |limit: &RemoteState| RemoteState { role: "to".into(), ..limit.clone() };
         let opened = RemoteState { left: None, ..loss.clone() };
+        let found = RemoteState { why: "shedding: capacity 41/s".into(), ..to(&rate) };
         for (limit, expected) in [
             (
                 &rate,
@@ -417,6 +419,10 @@ mod tests {
                  400.0 ms more; it refused 50 of 90",
             ),
             (&to(&rate), "the peer b1 admits 40.0/s for it (as shop); it refused 50 of 90"),
+            (
+                &found,
+                "the peer b1 admits 40.0/s for it (as shop); it refused 50 of 90; shedding: capacity 41/s",
+            ),
             (
                 &to(&loss),
                 "the peer b1 admits 40.0/s requests for it (as shop, loss 25.0 % of requests, priority 3 and \

@@ -253,6 +253,7 @@ impl Given {
                 age: node.age(now),
                 offered: node.offered,
                 refused: node.refused,
+                why: String::new(),
             }
         };
         self.to.iter().zip(self.answer.feedback().nodes()).map(state).collect()

@@ -398,6 +398,9 @@ pub struct RemoteState {
     pub offered: u64,
     /// Of this refused because of the limit.
     pub refused: u64,
+    /// What found the limit that goes to a peer, in words, where it is none of the service's own limits; else empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// The remote limits between one service and one peer in one role, summed over time.

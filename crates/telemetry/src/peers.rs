@@ -2,6 +2,7 @@
 //! Hosts that report to each other and limit each other, as tables for people.
 
 use crate::table::{plain, render_rows};
+use std::fmt::Write as _;
 use tidegate_model::snapshot::{LinkState, PeerState, RemoteState, ServiceState, Snapshot};
 
 const TITLES: [&str; 9] =
@@ -91,7 +92,16 @@ pub fn remote_table(snapshot: &Snapshot) -> String {
     let titles = REMOTE_TITLES.map(String::from).to_vec();
     let rows: Vec<_> = std::iter::once(titles).chain(limits).collect();
     let right: Vec<bool> = (0..REMOTE_TITLES.len()).map(|column| column >= 5).collect();
-    render_rows(&rows, &right)
+    let mut table = render_rows(&rows, &right);
+    // One law finds what all peers of a service are told.
+    for service in &snapshot.services {
+        let mut why: Vec<&str> = service.remote.iter().map(|limit| limit.why.as_str()).collect();
+        why.dedup();
+        for why in why.iter().filter(|why| !why.is_empty()) {
+            let _ = writeln!(table, "{} limits its peers: {}", plain(&service.name), plain(why));
+        }
+    }
+    table
 }
 
 fn remote_cells(service: &str, limit: &RemoteState) -> Vec<String> {

@@ -255,6 +255,13 @@ pub(crate) fn shop() -> ServiceState {
 }
 
 pub(crate) fn remote_limits() -> Vec<RemoteState> {
+    let mut all = taken();
+    all.extend(given());
+    all
+}
+
+/// What peers limit here.
+fn taken() -> Vec<RemoteState> {
     vec![
         RemoteState {
             peer: "b1".into(),
@@ -270,6 +277,7 @@ pub(crate) fn remote_limits() -> Vec<RemoteState> {
             refused: 4000,
             steps: 0,
             unit: Unit::Connections,
+            why: String::new(),
         },
         RemoteState {
             peer: "b1".into(),
@@ -285,6 +293,7 @@ pub(crate) fn remote_limits() -> Vec<RemoteState> {
             offered: 90_000,
             refused: 60_000,
             steps: 0,
+            why: String::new(),
         },
         RemoteState {
             peer: "b1".into(),
@@ -308,10 +317,29 @@ pub(crate) fn remote_limits() -> Vec<RemoteState> {
             refused: 1000,
             ..RemoteState::default()
         },
+    ]
+}
+
+/// What limits peers.
+fn given() -> Vec<RemoteState> {
+    vec![
         RemoteState {
             peer: "front".into(),
             role: "to".into(),
             scope: "shop-1".into(),
+            ..RemoteState::default()
+        },
+        RemoteState {
+            peer: "front".into(),
+            role: "to".into(),
+            scope: "shop".into(),
+            unit: Unit::Requests,
+            restriction: Some(Restriction::Requests(Rate::per_second(860.0))),
+            rate: Some(Rate::per_second(860.0)),
+            left: Some(Nanos::from_millis(900)),
+            offered: 3000,
+            refused: 2100,
+            why: "shedding: capacity 871.2/s".into(),
             ..RemoteState::default()
         },
     ]

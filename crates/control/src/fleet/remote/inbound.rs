@@ -533,6 +533,7 @@ impl Entry {
             offered: self.offered_total,
             refused: self.refused_total,
             unit: Unit::default(),
+            why: String::new(),
         }
     }
 }

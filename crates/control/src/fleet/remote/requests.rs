@@ -48,6 +48,18 @@ impl RequestLaw {
         self.spec
     }
 
+    /// Why it told what it told last, in words.
+    #[must_use]
+    pub fn why(&self) -> String {
+        let why = &self.law.last.why;
+        match self.told {
+            Some(told) if !why.shedding => {
+                format!("{}; the limit in flight is full, and {told} complete", why.text)
+            }
+            _ => why.text.clone(),
+        }
+    }
+
     /// A round: what the service limits itself to; `None`: no limit. Since the last one gateways have said that they
     /// refused so many because of it.
     pub fn tick(&mut self, signals: &Signals, mode: Mode, refused: u64) -> Option<Rate> {
@@ -296,9 +308,13 @@ mod tests {
             let then = world.rounds(500, times);
             assert!(then.goodput >= 0.95, "{of}: {} after 10 s", then.goodput);
             assert!(then.longest_s < 0.5, "{of}: {} s wait", then.longest_s);
+            let why = world.law.why();
+            assert!(why.starts_with("shedding: capacity "), "{of}: {why}");
             // It ends when all fits again.
             world.rounds(600, 0.6);
             assert_eq!(world.told, None, "{of}");
+            let why = world.law.why();
+            assert!(why.starts_with("calm: "), "{of}: {why}");
         }
     }
 

@@ -13,6 +13,9 @@
 //! a second cost little, and show that a flash crowd has left: a share ends at the first tick in which
 //! the chain refuses none of those that are asked about.
 //!
+//! Before a rate is known the limit in flight refuses. What is admitted is then what the service completes, or what was admitted of
+//! late if that is more.
+//!
 //! A proxy refuses without looking. So it does only where the gate has no choice either: every request
 //! of the gateway goes to one service, at one priority, through no bucket, no client is exempt, and no limit that
 //! another node told refuses anybody. What a proxy refuses is not seen; it is estimated from those that are asked
@@ -75,8 +78,9 @@ struct Pace {
     refused: u64,
     unseen: u64,
     per_second: f64,
-    /// Questions per second.
+    /// Questions per second, and those of them that were admitted.
     asked: f64,
+    admitted: f64,
     /// The same when a share began, whether it has fallen since, and seconds in which it has not.
     before: f64,
     obeyed: bool,
@@ -244,6 +248,8 @@ impl Pace {
         let weight = 1.0 - (-tick.seconds / AVERAGE_SECONDS).exp();
         self.per_second += weight * (tick.offered / tick.seconds - self.per_second);
         self.asked += weight * (tick.asked / tick.seconds - self.asked);
+        let admitted = (tick.asked - tick.refused).max(0.0) / tick.seconds;
+        self.admitted += weight * (admitted - self.admitted);
         let withheld = before < 1.0;
         self.obeyed |= withheld && told && self.asked < OBEYS * self.before;
         let in_vain = withheld && told && !self.obeyed;
@@ -254,6 +260,8 @@ impl Pace {
         // One tick without a question says nothing of a share that holds.
         let unneeded = tick.refused == 0.0 && !(withheld && tick.asked == 0.0);
         let admits = admits.filter(|_| !unneeded && self.at >= self.pause);
+        // Where it was idle until now, more is admitted than has been completed yet.
+        let admits = admits.map(|rate| if withheld { rate } else { rate.max(self.admitted) });
         let wanted = |admits: f64| (SURPLUS * admits).max(ASKED_MIN) / self.per_second.max(1.0);
         let share = admits.map_or(1.0, wanted);
         let most = if withheld { ENDS } else { BEGINS };
@@ -429,7 +437,18 @@ mod tests {
         let mut share = |refused| pace.share(tick(refused), Some(800.0), (1.0, false));
         assert_eq!([0.0; 20].map(&mut share), [1.0; 20]);
         assert_eq!([700.0, 700.0, 0.0, 700.0, 700.0].map(&mut share), [1.0; 5], "not in a row");
-        assert!(share(700.0) < 0.2, "for the third tick");
+        assert!([700.0; 20].map(&mut share)[19] < 0.2, "in a row");
+    }
+
+    /// What is completed lags behind: it says 100/s when 1,700/s are admitted of 3,400/s.
+    #[test]
+    fn a_service_that_was_idle_is_not_starved() {
+        let mut pace = Pace { per_second: 100.0, asked: 100.0, ..Pace::default() };
+        let tick = Tick { seconds: 0.1, offered: 340.0, asked: 340.0, refused: 170.0 };
+        for _ in 0..20 {
+            let share = pace.share(tick, Some(100.0), (1.0, false));
+            assert!(share > 0.5, "{share}");
+        }
     }
 
     #[test]

@@ -95,9 +95,9 @@ pub fn remote_table(snapshot: &Snapshot) -> String {
     let mut table = render_rows(&rows, &right);
     // One law finds what all peers of a service are told.
     for service in &snapshot.services {
-        let mut why: Vec<&str> = service.remote.iter().map(|limit| limit.why.as_str()).collect();
-        why.dedup();
-        for why in why.iter().filter(|why| !why.is_empty()) {
+        let limiting = service.remote.iter().filter(|limit| limit.rate.is_some());
+        let why = limiting.map(|limit| limit.why.as_str()).find(|why| !why.is_empty());
+        if let Some(why) = why {
             let _ = writeln!(table, "{} limits its peers: {}", plain(&service.name), plain(why));
         }
     }

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UdpSocket, UnixDatagram, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-/// Most connections of one gateway at once. A worker of nginx keeps as many as questions were open at a time, 256 at most.
+/// Most connections of one gateway at once. A worker of nginx keeps up to 256 that are idle.
 const CONNECTIONS_MAX: usize = 4096;
 /// How often a socket is tried that cannot be opened.
 const RETRY: Duration = Duration::from_millis(100);

@@ -7,7 +7,7 @@
 //! connection is reset, and what is written to a closed one fails.
 
 use crate::Token;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -45,7 +45,11 @@ impl Last {
     }
 
     fn see<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if matches!(polled, Poll::Ready(Err(_))) {
+        // TLS that ends without a farewell is an error, too, and says nothing: nginx closes kept connections so.
+        let unread = |error: &io::Error| {
+            matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+        };
+        if matches!(&polled, Poll::Ready(Err(error)) if unread(error)) {
             self.state().failed = true;
         }
         polled

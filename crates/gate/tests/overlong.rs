@@ -3,13 +3,14 @@
 //! nothing is refused, neither is such a request.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
+mod listening;
+
+use listening::Listening;
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 use tidegate_config::{Config, Registry, parse};
-use tidegate_gate::{Adapters, Gate, Unbound};
+use tidegate_gate::{Gate, Unbound};
 use tidegate_model::{Canary, Mode};
 use tidegate_units::{Clock, MonotonicClock};
 
@@ -102,33 +103,9 @@ fn what_is_not_too_long_is_asked_as_ever() {
 /// A proxy that is still sending reads the answer to its end: nobody resets its connection.
 #[test]
 fn whoever_sends_a_long_head_slowly_reads_the_answer() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("edge");
-    let text = format!(
-        "services: {{shop: {{mode: shadow}}}}\ngateways: {{edge: {{adapter: nginx, listen: 'unix:{}', \
-         completions: 'unix:{}', routes: [{{service: shop}}]}}}}\n",
-        path.display(),
-        dir.path().join("log").display()
-    );
-    let config = parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap();
-    let gate = Arc::new(Gate::new(&config, 1));
-    gate.tick(MonotonicClock.now());
-    gate.set_mode(0, Mode::Shadow, Canary::ALL);
-    let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
-    let adapters = Adapters::start(Arc::clone(&gate), clock).unwrap();
-    adapters.follow(&config.gateways);
-    let begin = MonotonicClock.now();
-    let mut stream = loop {
-        match UnixStream::connect(&path) {
-            Ok(stream) => break stream,
-            Err(error) => {
-                let waited = MonotonicClock.now().since(begin);
-                assert!(waited < tidegate_units::Nanos::from_secs(20), "{error}");
-                std::thread::yield_now();
-            }
-        }
-    };
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let world = Listening::new();
+    world.gate.set_mode(0, Mode::Shadow, Canary::ALL);
+    let mut stream = world.connect();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: gate\r\n").unwrap();
     for _ in 0..900 {
         stream.write_all(format!("X-A: {}\r\n", "a".repeat(1000)).as_bytes()).unwrap();

@@ -2,34 +2,16 @@
 //! A proxy that gives a question up does not let its request in: it is not in flight, whatever the gate had answered.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
+mod listening;
+
+use listening::{Listening, wait_for};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
-use tidegate_config::{Registry, parse};
-use tidegate_gate::{Adapters, Gate};
 use tidegate_model::totals::ServiceTotals;
-use tidegate_units::{Clock, MonotonicClock, Nanos};
 
 const QUESTION: &[u8] =
     b"GET / HTTP/1.1\r\nHost: gate\r\nX-Tidegate-Method: GET\r\nX-Tidegate-Uri: /\r\n\r\n";
-const SOON: Nanos = Nanos::from_secs(20);
-
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begin = MonotonicClock.now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(MonotonicClock.now().since(begin) < SOON, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn connect(path: &Path) -> UnixStream {
-    wait_for("the listener is open", || UnixStream::connect(path).ok())
-}
 
 fn read_answer(stream: &mut UnixStream) {
     let (mut answer, mut byte) = (Vec::new(), [0]);
@@ -42,33 +24,19 @@ fn read_answer(stream: &mut UnixStream) {
 
 #[test]
 fn what_nobody_has_read_is_not_in_flight() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("edge");
-    let text = format!(
-        "services: {{shop: {{mode: enforce}}}}\ngateways: {{edge: {{adapter: nginx, listen: 'unix:{}', \
-         completions: 'unix:{}', routes: [{{service: shop}}]}}}}\n",
-        path.display(),
-        dir.path().join("log").display()
-    );
-    let config = parse(&text, &Registry::new(["fresh_first"], ["default"])).unwrap();
-    let gate = Arc::new(Gate::new(&config, 1));
-    gate.tick(MonotonicClock.now());
-    let clock: Arc<dyn Clock + Send + Sync> = Arc::new(MonotonicClock);
-    let adapters = Adapters::start(Arc::clone(&gate), clock).unwrap();
-    adapters.follow(&config.gateways);
-    let totals = || -> ServiceTotals { gate.totals(0).unwrap() };
+    let world = Listening::new();
+    let totals = || -> ServiceTotals { world.gate.totals(0).unwrap() };
     let admitted = |wanted: u64| {
         wait_for("it is admitted", || (totals().admitted == wanted).then_some(()));
     };
 
     // One answer is read and one is not.
-    let mut gives_up = connect(&path);
+    let mut gives_up = world.connect();
     gives_up.write_all(QUESTION).unwrap();
     read_answer(&mut gives_up);
     gives_up.write_all(QUESTION).unwrap();
     admitted(2);
     assert_eq!((totals().waiting, totals().unseen), (2, 0));
-    gives_up.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut first = [0];
     gives_up.read_exact(&mut first).unwrap();
     drop(gives_up);
@@ -76,11 +44,11 @@ fn what_nobody_has_read_is_not_in_flight() {
     assert_eq!(totals().waiting, 1, "the one that was read is there");
 
     // Whoever has read all closes as well.
-    let mut reads = connect(&path);
+    let mut reads = world.connect();
     reads.write_all(QUESTION).unwrap();
     read_answer(&mut reads);
     drop(reads);
-    let mut next = connect(&path);
+    let mut next = world.connect();
     next.write_all(QUESTION).unwrap();
     read_answer(&mut next);
     std::thread::sleep(Duration::from_millis(200));

@@ -93,3 +93,32 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<'_, S> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unread(failure: ErrorKind, later: Nanos) -> Option<Token> {
+        let (last, now) = (Last::default(), Nanos::from_secs(10));
+        last.answer(now, Some(Token(7)));
+        let _ = last.see::<()>(Poll::Ready(Err(failure.into())));
+        last.unread(now + later)
+    }
+
+    #[test]
+    fn a_reset_says_that_the_last_answer_is_unread_and_an_end_does_not() {
+        let soon = Nanos::from_millis(200);
+        for failure in [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe] {
+            assert_eq!(unread(failure, soon), Some(Token(7)), "{failure}");
+            assert_eq!(unread(failure, UNREAD_MAX + Nanos(1)), None, "it was read long ago");
+        }
+        assert_eq!(unread(ErrorKind::UnexpectedEof, soon), None, "TLS without a farewell");
+        let last = Last::default();
+        last.answer(soon, Some(Token(7)));
+        assert_eq!(last.unread(soon), None, "it has not failed");
+        last.answer(soon, Some(Token(7)));
+        last.answer(soon, None);
+        let _ = last.see::<()>(Poll::Ready(Err(ErrorKind::BrokenPipe.into())));
+        assert_eq!(last.unread(soon), None, "the last answer was a refusal");
+    }
+}

@@ -169,6 +169,13 @@ pub enum SystemFault {
         /// The port.
         port: u16,
     },
+    /// A gateway takes reports by a Unix socket for which the host lets few datagrams wait.
+    ShortQueue {
+        /// The gateway.
+        gateway: String,
+        /// How many.
+        datagrams: u64,
+    },
     /// A gateway listens where other hosts reach it.
     OpenGateway {
         /// The gateway.
@@ -230,6 +237,7 @@ impl SystemFault {
                 | Self::RouteForAll { .. }
                 | Self::CgroupMissing { .. }
                 | Self::NothingListens { .. }
+                | Self::ShortQueue { .. }
                 | Self::OpenGateway { .. }
                 | Self::OpenAgent { .. }
                 | Self::GatewayInUse { .. }
@@ -309,6 +317,9 @@ impl SystemFault {
             | Self::ListensOnSsh { service, index, .. } => {
                 format!("services.{}.listen[{index}]", step(service))
             }
+            Self::ShortQueue { gateway, .. } => {
+                format!("gateways.{}.completions", step(gateway))
+            }
             Self::OpenGateway { gateway, key, .. } => format!("gateways.{}.{key}", step(gateway)),
             Self::OpenAgent { service, .. } | Self::AgentInUse { service, .. } => {
                 format!("services.{}.agent_check.listen", step(service))
@@ -370,6 +381,12 @@ impl std::fmt::Display for SystemFault {
                 "the ssh server of this machine listens on port {port}, which is exempt, so \
                  the service {service:?} cannot protect it; take the port out of its listen, give \
                  the address on which the service itself listens, or move the ssh server"
+            ),
+            Self::ShortQueue { datagrams, .. } => write!(
+                f,
+                "this host lets {datagrams} reports wait at a Unix socket: a busy proxy loses more, and whoever is not \
+                 reported counts as in flight; set net.unix.max_dgram_qlen to 512, as systemd does, and start tidegate \
+                 after that"
             ),
             Self::OpenGateway { key, endpoint, .. } => {
                 let may = if *key == "listen" { "ask and report" } else { "report" };

@@ -4,7 +4,8 @@
 use crate::plane::Plane;
 use crate::warnings::Warnings;
 use std::collections::BTreeMap;
-use tidegate_config::{Config, SystemFault};
+use std::path::Path;
+use tidegate_config::{Config, Endpoint, GatewayConfig, SystemFault};
 use tidegate_model::snapshot::{GatewaysState, ResponseCounts};
 use tidegate_units::Nanos;
 
@@ -13,6 +14,8 @@ const SPAN_MAX: Nanos = Nanos::from_secs(3);
 /// From so many lost reports on, in percent, and from so late ones, somebody is told.
 const LOST_PERCENT: u8 = 10;
 const LATE: Nanos = Nanos::from_millis(300);
+/// A busy proxy ends so many requests before tidegate runs again.
+const QUEUE_MIN: u64 = 128;
 /// Sums are kept in the one and shown in the other: no part of a tick is lost.
 const NANOS_PER_MS: u128 = 1_000_000;
 
@@ -25,6 +28,9 @@ pub(crate) struct GatewayWatch {
     /// nanoseconds, by gateway.
     looked: Option<Nanos>,
     sums: BTreeMap<String, (u128, u128)>,
+    /// How many datagrams wait at a Unix socket, where they are few. It was read once: sockets keep what
+    /// held when they were made.
+    short: Option<Option<u64>>,
     /// Whether each service was limited at the gate in the last tick, by name.
     at_gate: BTreeMap<String, bool>,
 }
@@ -92,7 +98,8 @@ impl GatewayWatch {
                 warnings.raise(now, &format!("{}: reports", responses.service), text);
             }
         }
-        for (subject, fault) in open(config) {
+        let short = *self.short.get_or_insert_with(|| queue(Path::new("/proc")));
+        for (subject, fault) in open(config).into_iter().chain(of_short(config, short)) {
             warnings.raise(now, &subject, fault.to_string());
         }
     }
@@ -138,6 +145,27 @@ fn reported_badly(responses: &ResponseCounts) -> Option<String> {
              them is to send them within 100 ms (Envoy: buffer_flush_interval)"
         )
     })
+}
+
+/// How many datagrams this host lets wait at a Unix socket, where they are few.
+fn queue(proc: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(proc.join("sys/net/unix/max_dgram_qlen")).ok()?;
+    text.trim().parse().ok().filter(|datagrams| *datagrams < QUEUE_MIN)
+}
+
+/// Gateways that take reports by such a queue, each with a subject.
+pub(crate) fn short_queues(config: &Config, proc: &Path) -> Vec<(String, SystemFault)> {
+    of_short(config, queue(proc))
+}
+
+fn of_short(config: &Config, short: Option<u64>) -> Vec<(String, SystemFault)> {
+    let Some(datagrams) = short else { return Vec::new() };
+    let unix = |of: &&GatewayConfig| matches!(of.completions, Some(Endpoint::Unix(_)));
+    let fault = |gateway: &GatewayConfig| {
+        let gateway = gateway.name.clone();
+        (format!("gateway {gateway}: completions"), SystemFault::ShortQueue { gateway, datagrams })
+    };
+    config.gateways.iter().filter(unix).map(fault).collect()
 }
 
 /// Listeners that other hosts reach without TLS, each with a subject.
@@ -211,6 +239,27 @@ gateways:
         assert!(told.contains(refused), "{told}");
         assert!(!sentences(&mut watch, 3, 3).contains("handshake"), "no more came");
         assert!(sentences(&mut watch, 4, 4).contains("4 so far"));
+    }
+
+    #[test]
+    fn a_short_queue_for_reports_is_told() {
+        let text = "routes: [{service: shop}]\nservices: {shop: {}}\ngateways:\n  \
+            edge: {adapter: nginx, listen: \"unix:/run/e.sock\", completions: \"unix:/run/e.log\"}\n  \
+            far: {adapter: nginx, listen: \"127.0.0.1:1\", completions: \"127.0.0.1:2\"}\n";
+        let config = parse(text, &Registry::new(["fresh_first"], controllers::NAMES));
+        let config = config.unwrap_or_else(|error| panic!("{error}"));
+        let proc = tempfile::tempdir().unwrap();
+        let told = || short_queues(&config, proc.path());
+        assert!(told().is_empty(), "no such file");
+        std::fs::create_dir_all(proc.path().join("sys/net/unix")).unwrap();
+        let set = |text: &str| std::fs::write(proc.path().join("sys/net/unix/max_dgram_qlen"), text);
+        set("512\n").unwrap();
+        assert!(told().is_empty());
+        set("10\n").unwrap();
+        let found = told();
+        let [(subject, fault)] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(subject, "gateway edge: completions");
+        assert!(fault.to_string().contains("512"), "{fault}");
     }
 
     #[test]

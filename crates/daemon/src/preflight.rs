@@ -13,7 +13,7 @@ use crate::account::{Account, not_written, unreadable};
 use crate::cluster;
 use crate::exempt;
 use crate::flowspec::{alike, password};
-use crate::gateways::open;
+use crate::gateways::{open, short_queues};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
@@ -108,7 +108,8 @@ pub fn examine(
     }
     routers(config, &mut found);
     place::listeners(config, listeners, trees.proc, &mut found);
-    found.faults.extend(open(config).into_iter().map(|(_, fault)| fault));
+    let told = open(config).into_iter().chain(short_queues(config, trees.proc));
+    found.faults.extend(told.map(|(_, fault)| fault));
     gateways(config, listeners, trees.proc, &mut found);
     match ssh_listeners(listeners, trees.proc) {
         Ok(ssh) => found.faults.extend(on_ssh(config, &ssh)),

@@ -19,7 +19,7 @@
 //!   count in the mean delay, so that it is short.
 //!   What is left is never less than rate × time of the server (Little's law).
 //! - **None while the limit is full**: those in flight may be dead, and then nobody would ever be let in
-//!   whose report says so. So after a second, or twice the margin, one a second is let in past the limit
+//!   whose report says so. So after a second, or half the margin, one a second is let in past the limit
 //!   where a least rate is let in at all ([`Reports::silent`]): the report of one of them frees all that
 //!   were lost before it. A server that hangs gets these few more. With 16 of them reports are missing.
 //! - **None at all**: then nothing is known of what is in flight ([`Reports::missing`]), and a signal
@@ -36,6 +36,9 @@ use tidegate_units::Nanos;
 const AVERAGE_SECONDS: f64 = 1.0;
 /// Time in which what was seen of times fades to half, in seconds; nothing fades while nothing comes.
 const TIMES_HALF_LIFE: f64 = 2.0;
+/// The same of the times of the server whose mean tells how many it has now: those of a backlog that it
+/// has worked off are not its times any more.
+const NOW_HALF_LIFE: f64 = 0.5;
 /// So many requests take no longer than what is usual.
 const USUAL: f64 = 0.95;
 /// So many reports are no later than what is usual: at least half of all clients are not slow.
@@ -58,11 +61,16 @@ const LOST_MIN: f64 = 16.0;
 const TICKS_MAX: usize = 256;
 /// So many requests without one report in so long: reports are missing.
 const MISSING_REQUESTS: u64 = 16;
-/// Without a report for so long, and for so many margins, one asks whether those in flight are dead.
+/// Without a report for so long, and for this part of the margin, one asks whether those in flight are
+/// dead: 19 of 20 would have been reported, and few ask.
 const SILENT_SECONDS: f64 = 1.0;
-const SILENT_MARGINS: u64 = 2;
+const SILENT_MARGIN: f64 = 0.5;
 /// See [`MISSING_REQUESTS`]; at least the margin as well.
 const MISSING_SECONDS: f64 = 5.0;
+
+/// The shortest question of late becomes longer by so many seconds a second: a way to us that has become
+/// longer is known as that after minutes.
+const PROMPT_RISE: f64 = 1e-4;
 
 /// Times of late, of which older ones fade.
 struct Lately {
@@ -78,12 +86,12 @@ impl Default for Lately {
 
 impl Lately {
     /// Takes in what came since the last call.
-    fn take(&mut self, now: Histogram, seconds: f64) {
+    fn take(&mut self, now: Histogram, half_lives: f64) {
         let new = now.since(&self.before);
         if new.buckets.iter().all(|count| *count == 0) {
             return;
         }
-        let keep = (-seconds / TIMES_HALF_LIFE).exp2();
+        let keep = (-half_lives).exp2();
         for (weight, count) in self.weights.iter_mut().zip(&new.buckets) {
             *weight = *weight * keep + *count as f64;
         }
@@ -126,6 +134,7 @@ struct Pace {
     /// how many.
     delay: (f64, f64),
     took: Lately,
+    took_now: Lately,
     late: Lately,
     /// Highest throughput of late, per second.
     peak: f64,
@@ -193,6 +202,8 @@ pub(crate) struct Reports {
     /// Of these, those that turned out to be with the server for longer than the margin.
     alive: Counter,
     margin_ns: AtomicU64,
+    /// The shortest question of late, and one nanosecond; 0: not known.
+    prompt_ns: AtomicU64,
     /// The latest beginning of a request that was reported.
     latest_ns: AtomicU64,
     /// When something was reported.
@@ -257,6 +268,15 @@ impl Reports {
         }
     }
 
+    /// How late a proxy reads what comes, which says how long it waited for our answer: by how much that
+    /// is longer than the shortest of late.
+    pub(crate) fn lag(&self, asked: Nanos) -> Nanos {
+        let asked = asked.0.saturating_add(1);
+        let less = |prompt: u64| (prompt == 0 || asked < prompt).then_some(asked);
+        let before = self.prompt_ns.fetch_update(Relaxed, Relaxed, less);
+        before.map_or_else(|prompt| Nanos(asked - prompt), |_| Nanos::ZERO)
+    }
+
     /// How late the report is. One that is about an older request than others tells nothing of what
     /// comes now.
     fn learn(&self, (started, now): (Nanos, Nanos), took: Nanos) -> Nanos {
@@ -301,10 +321,10 @@ impl Reports {
     pub(crate) fn silent(&self, now: Nanos) -> bool {
         let heard = self.heard_ns.load(Relaxed);
         let since = heard.max(self.silent_ns.load(Relaxed));
-        let margins = Nanos(SILENT_MARGINS * self.margin_ns.load(Relaxed));
+        let margin = Nanos((SILENT_MARGIN * self.margin_ns.load(Relaxed) as f64) as u64);
         // Nothing is to be heard where nobody was let in.
         let owed = heard > 0 && self.unreported.load(Relaxed) > 0;
-        owed && now.since(Nanos(since)) >= margins.max(Nanos::from_secs_f64(SILENT_SECONDS))
+        owed && now.since(Nanos(since)) >= margin.max(Nanos::from_secs_f64(SILENT_SECONDS))
     }
 
     /// Responses per second.
@@ -316,7 +336,7 @@ impl Reports {
     pub(crate) fn usual(&self) -> (Nanos, Nanos) {
         let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         let margin = Nanos(self.margin_ns.load(Relaxed));
-        let took_s = pace.took.mean_up_to(margin.as_secs_f64());
+        let took_s = pace.took_now.mean_up_to(margin.as_secs_f64());
         (Nanos::from_secs_f64(pace.delay_s()), Nanos::from_secs_f64(took_s))
     }
 
@@ -342,8 +362,10 @@ impl Reports {
         let overtaken = Pace::more(&mut pace.overtaken, self.overtaken.get());
         let after_all = Pace::more(&mut pace.late_after_all, self.late_after_all.get());
         let (dead, lost) = (overtaken - alive, overtaken - after_all);
-        pace.took.take(self.took.read(), seconds);
-        pace.late.take(self.late.read(), seconds);
+        let took = self.took.read();
+        pace.took_now.take(took.clone(), seconds / NOW_HALF_LIFE);
+        pace.took.take(took, seconds / TIMES_HALF_LIFE);
+        pace.late.take(self.late.read(), seconds / TIMES_HALF_LIFE);
         pace.admitted.push_back((now, admitted));
         if pace.admitted.len() > TICKS_MAX {
             pace.admitted.pop_front();
@@ -362,6 +384,9 @@ impl Reports {
             let (before, of) = pace.lost;
             pace.lost = ((keep * before + lost).max(0.0), keep * of + ended);
         }
+        let rise = Nanos::from_secs_f64(PROMPT_RISE * seconds).0;
+        let more = |prompt: u64| (prompt > 0).then(|| prompt.saturating_add(rise));
+        let _ = self.prompt_ns.fetch_update(Relaxed, Relaxed, more);
         self.look(now, seconds, pace);
     }
 
@@ -377,9 +402,9 @@ impl Reports {
         // Who is overtaken is found at a tick: half a period later, on average.
         let found_s = Nanos(overtaken).as_secs_f64() - period_s / 2.0;
         let since = pace.admitted_at(now_s) - pace.admitted_at(found_s);
-        let there = self.throughput() * pace.took.mean_up_to(now_s - found_s);
+        let there = self.throughput() * pace.took_now.mean_up_to(now_s - found_s);
         let dead = pace.dead_share() * (since - there).max(0.0);
-        let over_s = now_s - pace.took.mean_up_to(margin_s);
+        let over_s = now_s - pace.took_now.mean_up_to(margin_s);
         let over = pace.admitted_at(over_s) - pace.admitted_at(over_s - pace.delay_s());
         let late = (1.0 - pace.dead_share()) * over.min(pace.peak * pace.delay_s());
         let most = (self.present.load(Relaxed) as f64 - there).max(0.0);
@@ -413,13 +438,13 @@ mod tests {
         let mut lately = Lately::default();
         assert_eq!((lately.quantile(USUAL), lately.mean_up_to(1.0)), (0.0, 0.0));
         let first = seconds(&[(0.01, 960), (60.0, 40)]);
-        lately.take(first.clone(), 0.1);
+        lately.take(first.clone(), 0.05);
         assert!(is_near(lately.quantile(USUAL), 0.01), "few are long");
         assert!(is_near(lately.mean_up_to(1.0), 0.96 * 0.01 + 0.04));
-        (0..1000).for_each(|_| lately.take(first.clone(), 0.1));
+        (0..1000).for_each(|_| lately.take(first.clone(), 0.05));
         assert!(is_near(lately.quantile(0.97), 60.0), "nothing came and nothing fades");
         let second = seconds(&[(0.01, 960), (60.0, 40), (1.0, 100)]);
-        lately.take(second, 20.0);
+        lately.take(second, 10.0);
         assert!(is_near(lately.quantile(0.05), 1.0), "after ten half-lives");
     }
 

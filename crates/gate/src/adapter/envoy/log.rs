@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The access log service: what became of requests.
 
+use super::super::syslog::time as of_seconds;
 use super::TOKEN;
 use super::messages::{AccessLogCommon, Duration, HttpAccessLogEntry};
 use crate::{Completion, Token};
@@ -8,6 +9,8 @@ use tidegate_units::Nanos;
 
 /// The filters that ask: each has a namespace of its own, which no client can write.
 const FILTERS: [&str; 2] = ["envoy.filters.http.ext_authz", "envoy.filters.http.ratelimit"];
+/// How long the question took, in milliseconds: Envoy's own field beside ours.
+const ASKED: &str = "ext_authz_duration";
 /// Times longer than this are none.
 const SECONDS_MAX: u64 = 1_000_000;
 /// What counts where a response was cut off after it had begun.
@@ -18,7 +21,7 @@ pub(super) fn report(
     entry: &HttpAccessLogEntry,
 ) -> Result<Option<(Token, Completion)>, &'static str> {
     let common = entry.common.as_ref().ok_or("nothing in it")?;
-    let Some(token) = token(common) else { return Ok(None) };
+    let Some((token, asked)) = token(common) else { return Ok(None) };
     let token = std::str::from_utf8(token).ok().and_then(|text| text.parse().ok());
     let token = token.ok_or("no token")?;
     if common.intermediate {
@@ -26,14 +29,17 @@ pub(super) fn report(
     }
     let (first_byte, duration) = times(common);
     let status = status(entry, common).ok_or("no status")?;
-    Ok(Some((token, Completion { status, first_byte, duration })))
+    Ok(Some((token, Completion { status, first_byte, duration, asked })))
 }
 
-fn token(common: &AccessLogCommon) -> Option<&[u8]> {
+/// The token, and how long the question took.
+fn token(common: &AccessLogCommon) -> Option<(&[u8], Option<Nanos>)> {
     let by_filter = &common.metadata.as_ref()?.by_filter;
     let ours = |name: &&str| {
         let found = by_filter.iter().find(|of| of.filter == name.as_bytes())?;
-        found.values.as_ref()?.text(TOKEN)
+        let values = found.values.as_ref()?;
+        let asked = values.number(ASKED).and_then(|ms| of_seconds(ms / 1e3));
+        Some((values.text(TOKEN)?, asked))
     };
     FILTERS.iter().find_map(ours)
 }

@@ -382,20 +382,8 @@ impl std::fmt::Display for SystemFault {
                  the service {service:?} cannot protect it; take the port out of its listen, give \
                  the address on which the service itself listens, or move the ssh server"
             ),
-            Self::ShortQueue { datagrams, .. } => write!(
-                f,
-                "this host lets {datagrams} reports wait at a Unix socket: a busy proxy loses more, and whoever is not \
-                 reported counts as in flight; set net.unix.max_dgram_qlen to 512, as systemd does, and start tidegate \
-                 after that"
-            ),
-            Self::OpenGateway { key, endpoint, .. } => {
-                let may = if *key == "listen" { "ask and report" } else { "report" };
-                write!(
-                    f,
-                    "found {endpoint}, which other hosts reach: whoever does may {may} in the proxy's name \
-                     (insecure: true)"
-                )
-            }
+            Self::ShortQueue { datagrams, .. } => short_queue(f, *datagrams),
+            Self::OpenGateway { key, endpoint, .. } => open_gateway(f, key, endpoint),
             Self::OpenAgent { endpoint, .. } => write!(
                 f,
                 "found {endpoint}, which other hosts reach: whoever does can read the limit (insecure: true)"
@@ -414,6 +402,28 @@ fn not_kept(f: &mut std::fmt::Formatter<'_>, directory: &Path) -> std::fmt::Resu
         "{} belongs to another user, and the daemon stays root, without capabilities: it makes no socket and keeps \
          nothing there for a restart; name that user here, or give the directory to root (systemd: User=root)",
         directory.display()
+    )
+}
+
+fn short_queue(f: &mut std::fmt::Formatter<'_>, datagrams: u64) -> std::fmt::Result {
+    write!(
+        f,
+        "this host lets {datagrams} reports wait at a Unix socket: a busy proxy loses more, and whoever is not \
+         reported counts as in flight; set net.unix.max_dgram_qlen to 512, as systemd does, and start tidegate \
+         after that"
+    )
+}
+
+fn open_gateway(
+    f: &mut std::fmt::Formatter<'_>,
+    key: &str,
+    endpoint: &Endpoint,
+) -> std::fmt::Result {
+    let may = if key == "listen" { "ask and report" } else { "report" };
+    write!(
+        f,
+        "found {endpoint}, which other hosts reach: whoever does may {may} in the proxy's name \
+         (insecure: true)"
     )
 }
 

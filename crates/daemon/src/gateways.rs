@@ -243,16 +243,19 @@ gateways:
 
     #[test]
     fn a_short_queue_for_reports_is_told() {
-        let text = "routes: [{service: shop}]\nservices: {shop: {}}\ngateways:\n  \
-            edge: {adapter: nginx, listen: \"unix:/run/e.sock\", completions: \"unix:/run/e.log\"}\n  \
-            far: {adapter: nginx, listen: \"127.0.0.1:1\", completions: \"127.0.0.1:2\"}\n";
+        let text = "services: {shop: {mode: shadow}}
+gateways:
+  edge: {adapter: nginx, listen: 'unix:/run/e.sock', completions: 'unix:/run/e.log', routes: [{service: shop}]}
+  far: {adapter: nginx, listen: '127.0.0.1:81', completions: '127.0.0.1:82', routes: [{service: shop}]}
+";
         let config = parse(text, &Registry::new(["fresh_first"], controllers::NAMES));
         let config = config.unwrap_or_else(|error| panic!("{error}"));
         let proc = tempfile::tempdir().unwrap();
         let told = || short_queues(&config, proc.path());
         assert!(told().is_empty(), "no such file");
         std::fs::create_dir_all(proc.path().join("sys/net/unix")).unwrap();
-        let set = |text: &str| std::fs::write(proc.path().join("sys/net/unix/max_dgram_qlen"), text);
+        let set =
+            |text: &str| std::fs::write(proc.path().join("sys/net/unix/max_dgram_qlen"), text);
         set("512\n").unwrap();
         assert!(told().is_empty());
         set("10\n").unwrap();

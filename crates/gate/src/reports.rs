@@ -37,8 +37,10 @@ const AVERAGE_SECONDS: f64 = 1.0;
 /// Time in which what was seen of times fades to half, in seconds; nothing fades while nothing comes.
 const TIMES_HALF_LIFE: f64 = 2.0;
 /// The same of the times of the server whose mean tells how many it has now: those of a backlog that it
-/// has worked off are not its times any more.
+/// has drained are not its times any more. Where reports are late it is so many delays, at most as long as the other:
+/// a quick mean of what was so a while ago only adds noise.
 const NOW_HALF_LIFE: f64 = 0.5;
+const NOW_DELAYS: f64 = 2.0;
 /// So many requests take no longer than what is usual.
 const USUAL: f64 = 0.95;
 /// So many reports are no later than what is usual: at least half of all clients are not slow.
@@ -363,7 +365,8 @@ impl Reports {
         let after_all = Pace::more(&mut pace.late_after_all, self.late_after_all.get());
         let (dead, lost) = (overtaken - alive, overtaken - after_all);
         let took = self.took.read();
-        pace.took_now.take(took.clone(), seconds / NOW_HALF_LIFE);
+        let quick_s = (NOW_DELAYS * pace.delay_s()).clamp(NOW_HALF_LIFE, TIMES_HALF_LIFE);
+        pace.took_now.take(took.clone(), seconds / quick_s);
         pace.took.take(took, seconds / TIMES_HALF_LIFE);
         pace.late.take(self.late.read(), seconds / TIMES_HALF_LIFE);
         pace.admitted.push_back((now, admitted));
@@ -446,6 +449,28 @@ mod tests {
         let second = seconds(&[(0.01, 960), (60.0, 40), (1.0, 100)]);
         lately.take(second, 10.0);
         assert!(is_near(lately.quantile(0.05), 1.0), "after ten half-lives");
+    }
+
+    /// A proxy that asks over a long way is not late; one that needs longer than usual is, and a way that
+    /// has become longer is known after minutes.
+    #[test]
+    fn a_proxy_is_late_by_what_is_more_than_its_shortest_question() {
+        let reports = Reports::default();
+        let ms = Nanos::from_millis;
+        assert_eq!(reports.lag(ms(20)), Nanos::ZERO, "nothing is known");
+        assert_eq!((reports.lag(ms(20)), reports.lag(ms(120))), (Nanos::ZERO, ms(100)));
+        assert_eq!((reports.lag(ms(2)), reports.lag(ms(22))), (Nanos::ZERO, ms(20)));
+        let mut now = Nanos::from_secs(1000);
+        let mut pass = |seconds: u64| {
+            (0..10 * seconds).for_each(|_| {
+                now += ms(100);
+                reports.tick(now, 0, 0);
+            });
+            reports.lag(ms(52))
+        };
+        assert!(pass(10) > ms(48));
+        assert!((ms(30)..ms(45)).contains(&pass(100)));
+        assert_eq!(pass(1000), Nanos::ZERO, "the way is as long as that");
     }
 
     /// A report that is 10 min late, one request that took as long: neither moves the margin of others.

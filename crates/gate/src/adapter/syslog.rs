@@ -171,8 +171,12 @@ mod tests {
 
     #[test]
     fn nginx_says_how_long_it_asked() {
-        for (end, asked) in [("|0.004", Some(4)), ("|0.001, 0.003", Some(4)), ("|-", None), ("", None)] {
-            let line = format!("<190>Nov 25 22:00:00 tidegate: 00000000000000ff|200|0.050|0.010|0.020{end}\n");
+        for (end, asked) in
+            [("|0.004", Some(4)), ("|0.001, 0.003", Some(4)), ("|-", None), ("", None)]
+        {
+            let line = format!(
+                "<190>Nov 25 22:00:00 tidegate: 00000000000000ff|200|0.050|0.010|0.020{end}\n"
+            );
             let (_, completion) = nginx_report(line.as_bytes()).unwrap();
             assert_eq!(completion.asked, asked.map(Nanos::from_millis), "{line}");
         }

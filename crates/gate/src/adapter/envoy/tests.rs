@@ -237,6 +237,24 @@ fn an_entry_of_the_log_is_a_completion() {
 }
 
 #[test]
+fn envoy_says_how_long_it_asked() {
+    let of = |number: Option<f64>| {
+        let mut entry = entry(Some(200), times([5, 5, 11, 13], 20));
+        let common = entry.common.as_mut().unwrap();
+        let values = common.metadata.as_mut().unwrap().by_filter[0].values.as_mut().unwrap();
+        let duration = Value { number, ..Value::default() };
+        values.fields.extend(Struct::values([("ext_authz_duration", duration)]).fields);
+        log::report(&entry).unwrap().unwrap().1.asked
+    };
+    assert_eq!(of(Some(104.0)), Some(Nanos::from_millis(104)));
+    for none in [None, Some(-1.0), Some(f64::NAN), Some(f64::INFINITY), Some(1e12)] {
+        assert_eq!(of(none), None, "{none:?}");
+    }
+    let entry = entry(Some(200), times([5, 5, 11, 13], 20));
+    assert_eq!(log::report(&entry).unwrap().unwrap().1.asked, None);
+}
+
+#[test]
 fn other_entries_are_none() {
     let plain = || entry(Some(200), AccessLogCommon::default());
     let mut refused = plain();

@@ -167,7 +167,7 @@ fn sysctls(id: &str, role: Role, options: &NetworkOptions) -> Result<()> {
     let mut script = String::from(
         "set -e\ncd /proc/sys/net\n\
          echo cubic 2>/dev/null >ipv4/tcp_congestion_control || echo reno >ipv4/tcp_congestion_control\n\
-         echo 512 >unix/max_dgram_qlen\n",
+         [ ! -e unix/max_dgram_qlen ] || echo 512 >unix/max_dgram_qlen\n",
     );
     let mut set = |name: &str, value: &dyn std::fmt::Display| {
         script.push_str(&format!("echo '{value}' >{name}\n"));

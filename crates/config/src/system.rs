@@ -408,8 +408,8 @@ fn not_kept(f: &mut std::fmt::Formatter<'_>, directory: &Path) -> std::fmt::Resu
 fn short_queue(f: &mut std::fmt::Formatter<'_>, datagrams: u64) -> std::fmt::Result {
     write!(
         f,
-        "this host lets {datagrams} reports wait at a Unix socket: a busy proxy loses more, and whoever is not \
-         reported counts as in flight; set net.unix.max_dgram_qlen to 512, as systemd does, and start tidegate \
+        "this host lets {datagrams} reports wait at a Unix socket: a busy proxy loses more, and requests \
+         without a report count as in flight; set net.unix.max_dgram_qlen to 512, as systemd does, and start tidegate \
          after that"
     )
 }

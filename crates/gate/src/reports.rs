@@ -19,7 +19,7 @@
 //!   count in the mean delay, so that it is short.
 //!   What is left is never less than rate × time of the server (Little's law).
 //! - **None while the limit is full**: those in flight may be dead, and then nobody would ever be let in
-//!   whose report says so. So after a second, or half the margin, one a second is let in past the limit
+//!   whose report says so. So after a second, or what 19 of 20 requests take, one a second is let in past the limit
 //!   where a least rate is let in at all ([`Reports::silent`]): the report of one of them frees all that
 //!   were lost before it. A server that hangs gets these few more. With 16 of them reports are missing.
 //! - **None at all**: then nothing is known of what is in flight ([`Reports::missing`]), and a signal
@@ -37,10 +37,11 @@ const AVERAGE_SECONDS: f64 = 1.0;
 /// Time in which what was seen of times fades to half, in seconds; nothing fades while nothing comes.
 const TIMES_HALF_LIFE: f64 = 2.0;
 /// The same of the times of the server whose mean tells how many it has now: those of a backlog that it
-/// has drained are not its times any more. Where reports are late it is so many delays, at most as long as the other:
-/// a quick mean of what was so a while ago only adds noise.
+/// has drained are not its times any more. It is at least so many delays of the reports, for a quick mean
+/// of what was so a while ago only adds noise, and the time of so many responses; at most the one above.
 const NOW_HALF_LIFE: f64 = 0.5;
 const NOW_DELAYS: f64 = 2.0;
+const NOW_RESPONSES: f64 = 16.0;
 /// So many requests take no longer than what is usual.
 const USUAL: f64 = 0.95;
 /// So many reports are no later than what is usual: at least half of all clients are not slow.
@@ -63,16 +64,11 @@ const LOST_MIN: f64 = 16.0;
 const TICKS_MAX: usize = 256;
 /// So many requests without one report in so long: reports are missing.
 const MISSING_REQUESTS: u64 = 16;
-/// Without a report for so long, and for this part of the margin, one asks whether those in flight are
-/// dead: 19 of 20 would have been reported, and few ask.
+/// Without a report for so long, and for what 19 of 20 requests take, one asks whether those in flight are
+/// dead.
 const SILENT_SECONDS: f64 = 1.0;
-const SILENT_MARGIN: f64 = 0.5;
 /// See [`MISSING_REQUESTS`]; at least the margin as well.
 const MISSING_SECONDS: f64 = 5.0;
-
-/// The shortest question of late becomes longer by so many seconds a second: a way to us that has become
-/// longer is known as that after minutes.
-const PROMPT_RISE: f64 = 1e-4;
 
 /// Times of late, of which older ones fade.
 struct Lately {
@@ -204,8 +200,8 @@ pub(crate) struct Reports {
     /// Of these, those that turned out to be with the server for longer than the margin.
     alive: Counter,
     margin_ns: AtomicU64,
-    /// The shortest question of late, and one nanosecond; 0: not known.
-    prompt_ns: AtomicU64,
+    /// What 19 of 20 requests take, with the usual way of their reports.
+    usual_ns: AtomicU64,
     /// The latest beginning of a request that was reported.
     latest_ns: AtomicU64,
     /// When something was reported.
@@ -270,15 +266,6 @@ impl Reports {
         }
     }
 
-    /// How late a proxy reads what comes, which says how long it waited for our answer: by how much that
-    /// is longer than the shortest of late.
-    pub(crate) fn lag(&self, asked: Nanos) -> Nanos {
-        let asked = asked.0.saturating_add(1);
-        let less = |prompt: u64| (prompt == 0 || asked < prompt).then_some(asked);
-        let before = self.prompt_ns.fetch_update(Relaxed, Relaxed, less);
-        before.map_or_else(|prompt| Nanos(asked - prompt), |_| Nanos::ZERO)
-    }
-
     /// How late the report is. One that is about an older request than others tells nothing of what
     /// comes now.
     fn learn(&self, (started, now): (Nanos, Nanos), took: Nanos) -> Nanos {
@@ -323,10 +310,10 @@ impl Reports {
     pub(crate) fn silent(&self, now: Nanos) -> bool {
         let heard = self.heard_ns.load(Relaxed);
         let since = heard.max(self.silent_ns.load(Relaxed));
-        let margin = Nanos((SILENT_MARGIN * self.margin_ns.load(Relaxed) as f64) as u64);
+        let usual = Nanos(self.usual_ns.load(Relaxed));
         // Nothing is to be heard where nobody was let in.
         let owed = heard > 0 && self.unreported.load(Relaxed) > 0;
-        owed && now.since(Nanos(since)) >= margin.max(Nanos::from_secs_f64(SILENT_SECONDS))
+        owed && now.since(Nanos(since)) >= usual.max(Nanos::from_secs_f64(SILENT_SECONDS))
     }
 
     /// Responses per second.
@@ -365,7 +352,8 @@ impl Reports {
         let after_all = Pace::more(&mut pace.late_after_all, self.late_after_all.get());
         let (dead, lost) = (overtaken - alive, overtaken - after_all);
         let took = self.took.read();
-        let quick_s = (NOW_DELAYS * pace.delay_s()).clamp(NOW_HALF_LIFE, TIMES_HALF_LIFE);
+        let quick_s = (NOW_DELAYS * pace.delay_s()).max(NOW_RESPONSES / self.throughput());
+        let quick_s = quick_s.clamp(NOW_HALF_LIFE, TIMES_HALF_LIFE);
         pace.took_now.take(took.clone(), seconds / quick_s);
         pace.took.take(took, seconds / TIMES_HALF_LIFE);
         pace.late.take(self.late.read(), seconds / TIMES_HALF_LIFE);
@@ -387,16 +375,15 @@ impl Reports {
             let (before, of) = pace.lost;
             pace.lost = ((keep * before + lost).max(0.0), keep * of + ended);
         }
-        let rise = Nanos::from_secs_f64(PROMPT_RISE * seconds).0;
-        let more = |prompt: u64| (prompt > 0).then(|| prompt.saturating_add(rise));
-        let _ = self.prompt_ns.fetch_update(Relaxed, Relaxed, more);
         self.look(now, seconds, pace);
     }
 
     /// What the tick makes of that.
     fn look(&self, now: Nanos, period_s: f64, pace: &Pace) {
         let late_s = (2.0 * pace.late.quantile(USUALLY_LATE)).clamp(LATE_SECONDS.0, LATE_SECONDS.1);
-        let margin_s = (2.0 * pace.took.quantile(USUAL) + late_s).min(MARGIN_SECONDS);
+        let usual_s = pace.took.quantile(USUAL) + late_s / 2.0;
+        self.usual_ns.store(Nanos::from_secs_f64(usual_s).0, Relaxed);
+        let margin_s = (2.0 * usual_s).min(MARGIN_SECONDS);
         let margin = Nanos::from_secs_f64(margin_s);
         self.margin_ns.store(margin.0, Relaxed);
         let overtaken = self.latest_ns.load(Relaxed).saturating_sub(margin.0);
@@ -451,26 +438,46 @@ mod tests {
         assert!(is_near(lately.quantile(0.05), 1.0), "after ten half-lives");
     }
 
-    /// A proxy that asks over a long way is not late; one that needs longer than usual is, and a way that
-    /// has become longer is known after minutes.
+    /// So many a second that take so long, reported at once.
+    fn pass(reports: &Reports, now: &mut Nanos, (number, took): (u64, Nanos), seconds: u64) {
+        let mut done = reports.reported.get();
+        for _ in 0..10 * seconds {
+            for _ in 0..number / 10 {
+                reports.begin();
+                reports.expect(*now);
+                reports.complete((*now, *now + took), took);
+                done += 1;
+            }
+            *now += Nanos::from_millis(100);
+            reports.tick(*now, done, done);
+        }
+    }
+
+    /// What the server took for a backlog is forgotten when it has drained; of few responses it takes longer.
     #[test]
-    fn a_proxy_is_late_by_what_is_more_than_its_shortest_question() {
-        let reports = Reports::default();
-        let ms = Nanos::from_millis;
-        assert_eq!(reports.lag(ms(20)), Nanos::ZERO, "nothing is known");
-        assert_eq!((reports.lag(ms(20)), reports.lag(ms(120))), (Nanos::ZERO, ms(100)));
-        assert_eq!((reports.lag(ms(2)), reports.lag(ms(22))), (Nanos::ZERO, ms(20)));
-        let mut now = Nanos::from_secs(1000);
-        let mut pass = |seconds: u64| {
-            (0..10 * seconds).for_each(|_| {
-                now += ms(100);
-                reports.tick(now, 0, 0);
-            });
-            reports.lag(ms(52))
-        };
-        assert!(pass(10) > ms(48));
-        assert!((ms(30)..ms(45)).contains(&pass(100)));
-        assert_eq!(pass(1000), Nanos::ZERO, "the way is as long as that");
+    fn a_drained_backlog_is_no_time_of_now() {
+        for (number, left) in [(800, 0.2..0.3), (20, 0.35..0.5)] {
+            let (reports, mut now) = (Reports::default(), Nanos::from_secs(1000));
+            pass(&reports, &mut now, (number, Nanos::SECOND), 10);
+            assert!(reports.usual().1 > Nanos::from_millis(900), "{number}");
+            pass(&reports, &mut now, (number, Nanos::from_millis(10)), 1);
+            let took = reports.usual().1.as_secs_f64();
+            assert!(left.contains(&took), "{number}: {took}");
+        }
+    }
+
+    /// Whether they are dead is asked when 19 of 20 would have been reported, and not before.
+    #[test]
+    fn silence_is_as_long_as_responses_usually_take() {
+        for (took, from_s, to_s) in [(0.01, 1.0, 1.1), (3.0, 3.0, 3.7), (12.0, 12.0, 13.5)] {
+            let (reports, mut now) = (Reports::default(), Nanos::from_secs(1000));
+            pass(&reports, &mut now, (100, Nanos::from_secs_f64(took)), 5);
+            let last = now + Nanos::from_secs_f64(took);
+            reports.begin();
+            reports.expect(last);
+            assert!(!reports.silent(last + Nanos::from_secs_f64(from_s - 0.1)), "{took}");
+            assert!(reports.silent(last + Nanos::from_secs_f64(to_s)), "{took}");
+        }
     }
 
     /// A report that is 10 min late, one request that took as long: neither moves the margin of others.

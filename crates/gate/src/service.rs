@@ -343,8 +343,7 @@ impl Service {
         bucket: Option<&Bucket>,
         completion: &Completion,
     ) {
-        let lag = self.lag(completion);
-        let took = took(times, completion).since(lag);
+        let took = took(times, completion);
         self.reports.complete(times, took);
         self.status(completion.status_seen());
         if let Some(bucket) = bucket {
@@ -354,7 +353,7 @@ impl Service {
             self.lost.one();
             return;
         }
-        let first_byte = completion.first_byte.map_or(took, |first| first.since(lag)).min(took);
+        let first_byte = completion.first_byte.unwrap_or(took).min(took);
         self.first_byte.record(first_byte);
         self.end.record(took);
         self.answered.one();
@@ -367,14 +366,8 @@ impl Service {
     /// The report of a request that does not count as in flight any more, and has been counted as
     /// completed.
     pub(crate) fn complete_late(&self, times: (Nanos, Nanos), completion: &Completion) {
-        let took = took(times, completion).since(self.lag(completion));
-        self.reports.complete_late(times, took);
+        self.reports.complete_late(times, took(times, completion));
         self.status(completion.status_seen());
-    }
-
-    /// What the proxy was late to read the response, as far as it tells. That is no time of the server.
-    fn lag(&self, completion: &Completion) -> Nanos {
-        completion.asked.map_or(Nanos::ZERO, |asked| self.reports.lag(asked))
     }
 
     /// The proxy has responded to a request in flight, since no server could have it.

@@ -326,36 +326,6 @@ fn a_report_ends_a_request_and_its_times_are_counted() {
     assert_eq!((seen.len(), seen[0].reason, &*seen[0].service), (1, Reason::NoLimit, "shop"));
 }
 
-/// A proxy that reads our answer 100 ms late reads the response as late.
-#[test]
-fn what_the_proxy_is_late_is_no_time_of_the_server() {
-    let (gate, _) = gate("enforce", ServiceLimits::default());
-    let ms = Nanos::from_millis;
-    for (asked, first_byte, duration, found) in [
-        (Some(1), 10, 30, (10, 30)),
-        (Some(101), 110, 130, (10, 30)),
-        (Some(101), 60, 80, (0, 0)),
-        (None, 110, 130, (110, 130)),
-    ] {
-        let token = gate.ask(NOW, &ask("/search", "192.0.2.1")).token.unwrap();
-        let before = gate.totals(0).unwrap();
-        let done = Completion {
-            status: 200,
-            first_byte: Some(ms(first_byte)),
-            duration: Some(ms(duration)),
-            asked: asked.map(ms),
-        };
-        assert_eq!(gate.complete(NOW + ms(140), Id::Token(token), &done), Completed::Counted);
-        let now = gate.totals(0).unwrap();
-        let took = |now: u64, before: u64| (now - before) / 1_000_000;
-        let times = (
-            took(now.first_byte.sum_ns, before.first_byte.sum_ns),
-            took(now.end.sum_ns, before.end.sum_ns),
-        );
-        assert_eq!(times, found, "{done:?}");
-    }
-}
-
 /// Clients that are slow to receive are reported when they have received everything. The server is done
 /// with them long before, and neither that they are there nor that they end moves what is in flight.
 #[test]

@@ -26,7 +26,7 @@ const MILLIS_MAX: i64 = 1_000_000_000;
 /// What a datagram of nginx reports; `None`: it is not understood.
 ///
 /// The time with the server counts, where there was one: a client that is slow to receive does not
-/// make a request longer. Formats of before have no time of the question.
+/// make a request longer. The previous format has no time of the question; one that cannot be read is none.
 #[must_use]
 pub fn nginx_report(datagram: &[u8]) -> Option<(Token, Completion)> {
     let text = std::str::from_utf8(datagram).ok()?;
@@ -35,7 +35,7 @@ pub fn nginx_report(datagram: &[u8]) -> Option<(Token, Completion)> {
     let mut fields = message.trim_end().split('|');
     let mut next = || fields.next();
     let (token, status, request, header, response) = (next()?, next()?, next()?, next()?, next()?);
-    let asked = next().map_or(Some(None), tries)?;
+    let asked = next().and_then(last_try);
     if next().is_some() {
         return None;
     }
@@ -85,6 +85,11 @@ pub fn haproxy_report(datagram: &[u8]) -> Result<Option<(Token, Completion)>, &'
     }
     let token = token.parse().map_err(|_| "no token")?;
     Ok(Some((token, completion)))
+}
+
+/// The time of the server that was tried last.
+fn last_try(text: &str) -> Option<Nanos> {
+    text.rsplit([',', ':']).next().map(str::trim).and_then(seconds)
 }
 
 /// The times of all servers that were tried, summed; none was: `-`. nginx writes them with commas, and
@@ -171,9 +176,15 @@ mod tests {
 
     #[test]
     fn nginx_says_how_long_it_asked() {
-        for (end, asked) in
-            [("|0.004", Some(4)), ("|0.001, 0.003", Some(4)), ("|-", None), ("", None)]
-        {
+        for (end, asked) in [
+            ("|0.004", Some(4)),
+            ("|0.500, 0.003", Some(3)),
+            ("|0.500 : 0.003", Some(3)),
+            ("|-", None),
+            ("|soon", None),
+            ("|", None),
+            ("", None),
+        ] {
             let line = format!(
                 "<190>Nov 25 22:00:00 tidegate: 00000000000000ff|200|0.050|0.010|0.020{end}\n"
             );
@@ -188,9 +199,7 @@ mod tests {
             "",
             "-|200|0.050|0.010|0.020",
             "00000000000000ff|200|0.050|0.010",
-            "00000000000000ff|200|0.050|0.010|0.020|",
             "00000000000000ff|200|0.050|0.010|0.020|0.001|",
-            "00000000000000ff|200|0.050|0.010|0.020|soon",
             "00000000000000ff|2000|0.050|0.010|0.020",
             "00000000000000ff|-|0.050|0.010|0.020",
             "00000000000000ff|200|-0.050|0.010|0.020",

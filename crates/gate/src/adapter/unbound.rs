@@ -41,6 +41,7 @@ impl Unbound {
             told: Arc::default(),
             reread: watch::channel(()).1,
             closed: Arc::default(),
+            lag: Arc::default(),
             config: Arc::new(config.clone()),
         };
         Ok(Self { runtime, context })

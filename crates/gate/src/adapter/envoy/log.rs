@@ -9,7 +9,7 @@ use tidegate_units::Nanos;
 
 /// The filters that ask: each has a namespace of its own, which no client can write.
 const FILTERS: [&str; 2] = ["envoy.filters.http.ext_authz", "envoy.filters.http.ratelimit"];
-/// How long the question took, in milliseconds: Envoy's own field beside ours.
+/// How long the question took, in milliseconds: a field of `ext_authz` beside ours.
 const ASKED: &str = "ext_authz_duration";
 /// Times longer than this are none.
 const SECONDS_MAX: u64 = 1_000_000;
@@ -27,7 +27,10 @@ pub(super) fn report(
     if common.intermediate {
         return Ok(None);
     }
+    // Envoy counts from the head of the request: its question is in all times.
+    let since_asked = |time: Nanos| time.since(asked.unwrap_or_default());
     let (first_byte, duration) = times(common);
+    let (first_byte, duration) = (first_byte.map(since_asked), duration.map(since_asked));
     let status = status(entry, common).ok_or("no status")?;
     Ok(Some((token, Completion { status, first_byte, duration, asked })))
 }

@@ -84,9 +84,6 @@ pub struct Completion {
     /// Time from the request to the end of the response, where the proxy tells it; else the time
     /// between question and report counts.
     pub duration: Option<Nanos>,
-    /// How long the proxy waited for our answer, where it tells it. The gateway's adapter learns from it
-    /// how late the proxy itself is, and subtracts that from the times above.
-    pub asked: Option<Nanos>,
 }
 
 impl Completion {

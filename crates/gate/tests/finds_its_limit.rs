@@ -200,8 +200,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
         let lost = self.random() < self.kind.lost;
         if let Some(token) = answer.token.filter(|_| !lost) {
             self.numbers += 1;
-            let completion =
-                Completion { status: 200, duration: Some(took), ..Completion::default() };
+            let completion = Completion { status: 200, duration: Some(took), first_byte: None };
             let at = at + took + receiving + self.kind.late;
             self.reports.insert((at, self.numbers), (token, completion));
         }

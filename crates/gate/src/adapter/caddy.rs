@@ -66,7 +66,7 @@ pub fn caddy_report(datagram: &[u8]) -> Result<Option<(Token, Completion)>, &'st
     let status = Some(line.status).filter(|status| *status < 1000).ok_or("no status")?;
     let duration = time(line.duration).ok_or("no time")?;
     let token = [line.tidegate, line.user_id].into_iter().flatten().find_map(|id| id.parse().ok());
-    let completion = Completion { status, duration: Some(duration), ..Completion::default() };
+    let completion = Completion { status, first_byte: None, duration: Some(duration) };
     Ok(token.map(|token| (token, completion)))
 }
 

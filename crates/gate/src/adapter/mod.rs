@@ -13,7 +13,6 @@ mod forward_auth;
 mod haproxy;
 mod headers;
 mod http;
-mod lag;
 mod listen;
 mod nginx;
 mod overlong;
@@ -35,7 +34,6 @@ pub use unbound::Unbound;
 use crate::asked::Listener;
 use crate::{Answer, Ask, Completion, Gate, Id, Token};
 use closed::Closed;
-use lag::Lag;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,7 +72,6 @@ pub(crate) struct Context {
     reread: watch::Receiver<()>,
     /// What its nginx is told without an answer.
     closed: Arc<Closed>,
-    lag: Arc<Lag>,
     /// As it was when the gateway was opened: what a reload may change meanwhile ([`opened`]) is not in it.
     pub(crate) config: Arc<GatewayConfig>,
 }
@@ -87,8 +84,7 @@ impl Context {
 
     /// Reports, now.
     pub(crate) fn complete(&self, id: Id<'_>, completion: &Completion) {
-        let now = self.clock.now();
-        self.gate.complete(now, id, &self.lag.subtracted(now, completion));
+        self.gate.complete(self.clock.now(), id, completion);
     }
 
     /// The proxy has not read the answer that let this request pass.
@@ -253,7 +249,6 @@ async fn follow(
                 told: Arc::clone(&told),
                 reread: files.clone(),
                 closed,
-                lag: Arc::default(),
                 config: Arc::new(config.clone()),
             };
             let name = config.name.clone();

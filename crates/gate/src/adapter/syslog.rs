@@ -2,8 +2,8 @@
 //! Access logs by syslog: one request a datagram. Of nginx:
 //!
 //! ```text
-//! log_format tidegate '$tidegate_token|$status|$request_time|$upstream_header_time|$upstream_response_time|$tidegate_asked';
-//! <190>Nov 25 22:00:00 tidegate: 0123456789abcdef|200|0.012|0.010|0.011|0.001
+//! log_format tidegate '$tidegate_token|$status|$request_time|$upstream_header_time|$upstream_response_time';
+//! <190>Nov 25 22:00:00 tidegate: 0123456789abcdef|200|0.012|0.010|0.011
 //! ```
 //!
 //! Of HAProxy, which has one format for all logs of a frontend: at the end of any line,
@@ -26,7 +26,7 @@ const MILLIS_MAX: i64 = 1_000_000_000;
 /// What a datagram of nginx reports; `None`: it is not understood.
 ///
 /// The time with the server counts, where there was one: a client that is slow to receive does not
-/// make a request longer. The previous format has no time of the question; one that cannot be read is none.
+/// make a request longer.
 #[must_use]
 pub fn nginx_report(datagram: &[u8]) -> Option<(Token, Completion)> {
     let text = std::str::from_utf8(datagram).ok()?;
@@ -35,7 +35,6 @@ pub fn nginx_report(datagram: &[u8]) -> Option<(Token, Completion)> {
     let mut fields = message.trim_end().split('|');
     let mut next = || fields.next();
     let (token, status, request, header, response) = (next()?, next()?, next()?, next()?, next()?);
-    let asked = next().and_then(last_try);
     if next().is_some() {
         return None;
     }
@@ -44,7 +43,6 @@ pub fn nginx_report(datagram: &[u8]) -> Option<(Token, Completion)> {
         status: status.parse().ok().filter(|status| *status < 1000)?,
         first_byte: tries(header)?,
         duration: Some(tries(response)?.unwrap_or(whole)),
-        asked,
     };
     Some((token.parse().ok()?, completion))
 }
@@ -78,18 +76,12 @@ pub fn haproxy_report(datagram: &[u8]) -> Result<Option<(Token, Completion)>, &'
         status: u16::try_from(status.max(0)).ok().filter(|s| *s < 1000).ok_or("no status")?,
         first_byte: sum(&[*queue, *connect, *response]),
         duration: sum(&[*queue, *connect, *response, *data]),
-        asked: None,
     };
     if *token == "-" {
         return Ok(None);
     }
     let token = token.parse().map_err(|_| "no token")?;
     Ok(Some((token, completion)))
-}
-
-/// The time of the server that was tried last.
-fn last_try(text: &str) -> Option<Nanos> {
-    text.rsplit([',', ':']).next().map(str::trim).and_then(seconds)
 }
 
 /// The times of all servers that were tried, summed; none was: `-`. nginx writes them with commas, and
@@ -140,7 +132,7 @@ mod tests {
         ] {
             let (token, completion) = report(line).unwrap().unwrap();
             assert_eq!(token.to_string(), "00000000000000ff");
-            let Completion { status, first_byte, duration, .. } = completion;
+            let Completion { status, first_byte, duration } = completion;
             assert_eq!((status, ms(first_byte), ms(duration)), found, "{line}");
         }
         assert_eq!(report("tidegate=-|503|-1|-1|-1|0"), Ok(None), "it was refused");
@@ -175,31 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn nginx_says_how_long_it_asked() {
-        for (end, asked) in [
-            ("|0.004", Some(4)),
-            ("|0.500, 0.003", Some(3)),
-            ("|0.500 : 0.003", Some(3)),
-            ("|-", None),
-            ("|soon", None),
-            ("|", None),
-            ("", None),
-        ] {
-            let line = format!(
-                "<190>Nov 25 22:00:00 tidegate: 00000000000000ff|200|0.050|0.010|0.020{end}\n"
-            );
-            let (_, completion) = nginx_report(line.as_bytes()).unwrap();
-            assert_eq!(completion.asked, asked.map(Nanos::from_millis), "{line}");
-        }
-    }
-
-    #[test]
     fn anything_else_is_not() {
         for message in [
             "",
             "-|200|0.050|0.010|0.020",
             "00000000000000ff|200|0.050|0.010",
-            "00000000000000ff|200|0.050|0.010|0.020|0.001|",
+            "00000000000000ff|200|0.050|0.010|0.020|",
             "00000000000000ff|2000|0.050|0.010|0.020",
             "00000000000000ff|-|0.050|0.010|0.020",
             "00000000000000ff|200|-0.050|0.010|0.020",

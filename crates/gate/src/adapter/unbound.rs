@@ -41,7 +41,6 @@ impl Unbound {
             told: Arc::default(),
             reread: watch::channel(()).1,
             closed: Arc::default(),
-            lag: Arc::default(),
             config: Arc::new(config.clone()),
         };
         Ok(Self { runtime, context })

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The access log service: what became of requests.
 
-use super::super::syslog::time as of_seconds;
 use super::TOKEN;
 use super::messages::{AccessLogCommon, Duration, HttpAccessLogEntry};
 use crate::{Completion, Token};
@@ -9,8 +8,6 @@ use tidegate_units::Nanos;
 
 /// The filters that ask: each has a namespace of its own, which no client can write.
 const FILTERS: [&str; 2] = ["envoy.filters.http.ext_authz", "envoy.filters.http.ratelimit"];
-/// How long the question took, in milliseconds: a field of `ext_authz` beside ours.
-const ASKED: &str = "ext_authz_duration";
 /// Times longer than this are none.
 const SECONDS_MAX: u64 = 1_000_000;
 /// What counts where a response was cut off after it had begun.
@@ -21,28 +18,22 @@ pub(super) fn report(
     entry: &HttpAccessLogEntry,
 ) -> Result<Option<(Token, Completion)>, &'static str> {
     let common = entry.common.as_ref().ok_or("nothing in it")?;
-    let Some((token, asked)) = token(common) else { return Ok(None) };
+    let Some(token) = token(common) else { return Ok(None) };
     let token = std::str::from_utf8(token).ok().and_then(|text| text.parse().ok());
     let token = token.ok_or("no token")?;
     if common.intermediate {
         return Ok(None);
     }
-    // Envoy counts from the head of the request: its question is in all times.
-    let since_asked = |time: Nanos| time.since(asked.unwrap_or_default());
     let (first_byte, duration) = times(common);
-    let (first_byte, duration) = (first_byte.map(since_asked), duration.map(since_asked));
     let status = status(entry, common).ok_or("no status")?;
-    Ok(Some((token, Completion { status, first_byte, duration, asked })))
+    Ok(Some((token, Completion { status, first_byte, duration })))
 }
 
-/// The token, and how long the question took.
-fn token(common: &AccessLogCommon) -> Option<(&[u8], Option<Nanos>)> {
+fn token(common: &AccessLogCommon) -> Option<&[u8]> {
     let by_filter = &common.metadata.as_ref()?.by_filter;
     let ours = |name: &&str| {
         let found = by_filter.iter().find(|of| of.filter == name.as_bytes())?;
-        let values = found.values.as_ref()?;
-        let asked = values.number(ASKED).and_then(|ms| of_seconds(ms / 1e3));
-        Some((values.text(TOKEN)?, asked))
+        found.values.as_ref()?.text(TOKEN)
     };
     FILTERS.iter().find_map(ours)
 }

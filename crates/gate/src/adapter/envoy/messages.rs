@@ -413,12 +413,6 @@ impl Struct {
         let field = self.fields.iter().find(|field| field.key == name.as_bytes())?;
         field.value.as_ref().map(|value| value.text.as_ref())
     }
-
-    /// The number of a field.
-    pub(super) fn number(&self, name: &str) -> Option<f64> {
-        let field = self.fields.iter().find(|field| field.key == name.as_bytes())?;
-        field.value.as_ref().and_then(|value| value.number)
-    }
 }
 
 impl Pair {

@@ -174,6 +174,11 @@ pub(crate) struct Onset {
 impl Onset {
     /// What the controller says; what stands in an overload was not borne.
     pub(crate) fn set(&mut self, limits: Option<limits::Onset>, shedding: bool) {
+        if let (Some(before), Some(now)) = (&self.limits, &limits) {
+            // A stall is over: what usually comes in its time was no beginning, and is none now.
+            let excused = before.most.saturating_sub(now.most) as f64;
+            self.sum = self.sum.min((self.sum - excused).max(0.0));
+        }
         self.limits = limits;
         if shedding {
             self.stands = 0.0;

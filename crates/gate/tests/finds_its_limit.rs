@@ -430,6 +430,26 @@ fn the_first_second_of_an_overload_costs_a_few_times_what_is_usual() {
     }
 }
 
+/// Nobody leaves while the server stands still, and more come than ever were served. Who is let in waits for
+/// that moment, and then for those before him.
+#[test]
+fn a_crowd_that_comes_while_the_server_stands_still_waits_for_little_more() {
+    for (load, ms, seed) in
+        [(2.0, 400, 1), (3.0, 300, 2), (3.0, 500, 3), (10.0, 300, 4), (10.0, 500, 5)]
+    {
+        let mut world = World::new(Reports::default()).seeded(seed);
+        world.run(0.5, 10);
+        assert_eq!(world.run(0.9, 30).refused, 0);
+        let usual = Nanos::from_secs_f64(100_f64.ln() / (0.1 * CAPACITY));
+        let still = Nanos::from_millis(ms);
+        world.free = world.free.max(world.now) + still;
+        let first = world.run(load, 2);
+        let slow = p99(first.times);
+        println!("{load}, {still}: p99 {slow} (usual {usual}), {} refused", first.refused);
+        assert!(slow.0 <= still.0 + 6 * usual.0, "{load}, {still}: p99 {slow}");
+    }
+}
+
 /// With what tells a beginning, and without.
 fn both<T>(mut run: impl FnMut(bool) -> T) -> [T; 2] {
     [false, true].map(&mut run)
@@ -490,13 +510,20 @@ fn responses_that_take_longer_are_no_beginning() {
         world.server = Server { work, dependency, ..Server::default() };
         assert_eq!((before, world.run(load, 20).refused), (0, 0), "{name}");
     }
-    let mut world = World::new(Reports::default());
-    let mut refused = world.run(0.6, 10).refused;
-    for _ in 0..10 {
-        world.free = world.free.max(world.now) + Nanos::from_millis(400);
-        refused += world.run(0.6, 5).refused;
+    for (load, still_ms, most) in [(0.6, 400, 0), (0.8, 400, 0), (0.6, 800, 4)] {
+        let [seen, before] = both(|blind| {
+            let mut world = World::new(Reports::default());
+            world.blind = blind;
+            let mut refused = world.run(load, 10).refused;
+            for _ in 0..10 {
+                world.free = world.free.max(world.now) + Nanos::from_millis(still_ms);
+                refused += world.run(load, 5).refused;
+            }
+            refused
+        });
+        assert_eq!(seen, before, "{load}: it stands still for {still_ms} ms");
+        assert!(seen <= most, "{load}: {seen} in ten times {still_ms} ms");
     }
-    assert_eq!(refused, 0, "it stands still for 0.4 s");
 }
 
 /// Long ago the service was faster: what takes longer since is usual by now.

@@ -386,6 +386,7 @@ impl Detector {
                 peak: (self.history.len() >= LASTING_TICKS).then_some(self.peak),
                 known: self.peak > 0.0 && self.baseline.known_s().is_some(),
                 stalls: self.stall.holds(),
+                piles: if self.stall.holds() { self.stall.piles() } else { 0.0 },
                 refused,
                 pending: self.silent.pending(&self.history),
             }),

@@ -50,6 +50,8 @@ pub struct Calm {
     pub known: bool,
     /// Nothing completes for a moment, or what piled up meanwhile still drains.
     pub stalls: bool,
+    /// Of the headroom, what usually comes in the time of a stall.
+    pub piles: f64,
     /// Something was refused in this tick.
     pub refused: bool,
     /// Who is silent and will ask in a moment.

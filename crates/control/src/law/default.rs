@@ -126,15 +126,16 @@ impl DefaultController {
         }
     }
 
-    /// What holds once the limit of calm has refused. `None` where nobody leaves: in a stall, and while
-    /// more is tried than the headroom; and where no alarm has come in time.
+    /// What holds once the limit of calm has refused. `None` while more is tried than the headroom,
+    /// and where no alarm has come in time.
     fn low(&self, calm: &Calm) -> Option<Low> {
         // An overload is alarmed by then. What is none may be a dependency that has become slow.
-        if self.full_s > LASTING_SECONDS || calm.stalls || calm.tried > 0.0 {
+        if self.full_s > LASTING_SECONDS || calm.tried > 0.0 {
             return None;
         }
         let low = calm.excess.min(LOW_HEADROOM * calm.headroom);
-        let level = |jobs: f64| (calm.usual + jobs).ceil() as u64;
+        // What usually comes in the time of a stall is no crowd, and what comes beyond it may be one.
+        let level = |jobs: f64| (calm.usual + calm.piles + jobs).ceil() as u64;
         Some(Low { most: level(low).max(1), rest: level(low * LOW_REST) })
     }
 
@@ -181,7 +182,7 @@ fn onset(calm: &Calm) -> Option<Onset> {
         pace: Rate::per_second(calm.peak?.ceil()),
         response,
         usual: calm.usual.ceil() as u64,
-        most: calm.beyond_chance.ceil() as u64,
+        most: (calm.beyond_chance + calm.piles).ceil() as u64,
     })
 }
 

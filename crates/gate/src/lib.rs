@@ -29,6 +29,7 @@ mod counters;
 mod flight;
 mod gate;
 mod onset;
+mod pauses;
 mod refusal;
 mod reports;
 mod routes;

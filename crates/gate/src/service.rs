@@ -6,6 +6,7 @@
 use crate::counters::{Counter, Times};
 use crate::flight::Completion;
 use crate::onset::Onset;
+use crate::pauses::Pauses;
 use crate::refusal::Backlog;
 use crate::reports::Reports;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -84,6 +85,7 @@ struct Limited {
     /// they would move the level of thresholds.
     in_flight: [InFlight; PRIORITIES],
     onset: Onset,
+    pauses: Pauses,
     /// The share of what may wait beyond the usual while an overload begins that this priority must leave.
     kept: [f64; PRIORITIES],
     min_rate: Option<Rate>,
@@ -139,6 +141,8 @@ pub(crate) struct Service {
     pub(crate) backlog: Backlog,
     /// Requests per second that are admitted while that is limited, as bits of an f64; else 0.
     rate: AtomicU64,
+    /// For how long nobody asks, in nanoseconds, as of the last tick.
+    pause: AtomicU64,
 }
 
 /// A chain's word on a request, and whether it goes on to the server.
@@ -170,6 +174,7 @@ impl Service {
                 chain,
                 in_flight: [InFlight::default(); PRIORITIES],
                 onset: Onset::default(),
+                pauses: Pauses::default(),
                 kept: [0.0; PRIORITIES],
                 min_rate: None,
                 refused: [None; PRIORITIES],
@@ -190,6 +195,7 @@ impl Service {
             statuses: Default::default(),
             backlog: Backlog::default(),
             rate: AtomicU64::new(0),
+            pause: AtomicU64::new(0),
         }
     }
 
@@ -268,6 +274,7 @@ impl Service {
         (lease, waits): (tidegate_policy::Lease, bool),
     ) -> Decided {
         let mut limited = self.limited();
+        limited.pauses.asks(now);
         let place = usize::from(priority) % PRIORITIES;
         let waiting = self.in_flight();
         let known = (!self.reports.missing()).then_some(waiting);
@@ -477,7 +484,9 @@ impl Service {
     pub(crate) fn tick(&self, now: Nanos) {
         self.reports.tick(now, self.admitted.get(), self.answered.get());
         let (late, took) = self.reports.usual();
-        self.limited().onset.tick(now, late, took);
+        let mut limited = self.limited();
+        limited.onset.tick(now, late, took);
+        self.pause.store(limited.pauses.tick(now).0, Relaxed);
     }
 
     /// In the shape of the dataplane: each request is a connection with one exchange.
@@ -496,6 +505,7 @@ impl Service {
             refused_remote,
             waiting: in_flight,
             open: in_flight,
+            pause: Some(Nanos(self.pause.load(Relaxed))),
             connections: ConnectionTotals {
                 replied: admitted,
                 proved: admitted,

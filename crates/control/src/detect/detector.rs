@@ -301,10 +301,11 @@ impl Detector {
     ) {
         let (each, resident) = (self.exchanges.each(), self.resident);
         let open = signals.time.open.zip(signals.time.silent);
+        let turn_s = signals.time.pause.map_or(0.0, |pause| pause.value.as_secs_f64());
         let Some(episode) = &mut self.episode else { return };
         episode.families = families.to_vec();
         episode.shadow = mode == Mode::Shadow;
-        episode.resident = resident;
+        (episode.resident, episode.turn_s) = (resident, turn_s);
         episode.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
         episode.coming = self.coming.jobs(&self.history, LASTING_TICKS);
         episode.delay_s = self.coming.delay_s(&self.history);

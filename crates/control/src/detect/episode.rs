@@ -32,6 +32,11 @@ const QUEUE_OBJECTIVE: f64 = 0.25;
 /// The ceiling in standing queues above the target: three deviations of N under the rate, so that
 /// the rate decides and not the ceiling, which does not know first attempts from repeated ones.
 const CEILING_QUEUES: f64 = 1.5;
+/// Turns of a proxy's loop in which an admitted request is in flight without being at the server: the proxy
+/// reads the answer in one, connects or takes a connection, sends, reads the response and reports it in others.
+const PROXY_TURNS: f64 = 5.0;
+/// All of them take at most so many objectives: more would leave no time for the server.
+const PROXY_OBJECTIVE: f64 = 0.25;
 /// Load below this share of μ is no overload.
 const RELEASE_SHARE: f64 = 0.97;
 /// Completions that must show in a step of the search without a baseline.
@@ -83,6 +88,8 @@ pub(super) struct Episode {
     pub(super) coming: f64,
     /// See `coming`.
     pub(super) delay_s: f64,
+    /// Seconds that a turn of a proxy's loop takes.
+    pub(super) turn_s: f64,
     /// Whether connections wait for a worker: see seats.rs.
     pub(super) seats: bool,
     /// Whether more and more of them find one.
@@ -124,6 +131,7 @@ impl Episode {
             life_s: 0.0,
             coming: 0.0,
             delay_s: 0.0,
+            turn_s: 0.0,
             seats: false,
             grows: false,
             echo: Echo::default(),
@@ -149,6 +157,8 @@ impl Episode {
             cycle_s: self.cycle_s,
             coming: self.coming,
             on_their_way: self.on_their_way(objective_s),
+            in_proxies: self.in_proxies(objective_s),
+            a_turn: self.a_turn(objective_s),
             workers_grow: self.grows,
             echo: self.echo,
         }
@@ -197,9 +207,19 @@ impl Episode {
         self.cap(self.stays() + busy + self.queue(objective_s), objective_s) + tried
     }
 
+    /// Jobs that complete during one turn of a proxy's loop.
+    fn a_turn(&self, objective_s: f64) -> f64 {
+        self.mu * self.turn_s.min(PROXY_OBJECTIVE * objective_s)
+    }
+
+    /// Jobs that are in proxies, and not at the server, while as many come as complete.
+    fn in_proxies(&self, objective_s: f64) -> f64 {
+        self.mu * (PROXY_TURNS * self.turn_s).min(PROXY_OBJECTIVE * objective_s)
+    }
+
     /// Connections that are on their way while as many come as complete.
     pub(super) fn on_their_way(&self, objective_s: f64) -> f64 {
-        self.departures(objective_s) * self.delay_s
+        self.departures(objective_s) * self.delay_s + self.in_proxies(objective_s)
     }
 
     /// The ceiling on the jobs in flight.
@@ -251,7 +271,8 @@ impl Episode {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
         self.idle = self.idle.min(tick.waiting);
         let target = self.target(objective_s);
-        let short = tick.waiting < target / 2.0;
+        // Who is in a proxy is not at the server.
+        let short = tick.waiting < (target + self.in_proxies(objective_s)) / 2.0;
         // A queue at both ends of the tick kept the server busy meanwhile.
         let stood = tick.waiting - tick.sums.growth.max(0.0);
         let held_back = self.echo.is_on() && stood < target - self.queue(objective_s) / 2.0;

@@ -93,6 +93,10 @@ pub struct Overload {
     pub coming: f64,
     /// As many are on their way while as many come as complete.
     pub on_their_way: f64,
+    /// Of these, jobs that are in proxies whose loops take long turns.
+    pub in_proxies: f64,
+    /// As many complete in one such turn: so many come at once, and none until the next.
+    pub a_turn: f64,
     /// The server starts workers, for which connections wait: see seats.rs.
     pub workers_grow: bool,
     pub(super) echo: Echo,

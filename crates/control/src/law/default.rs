@@ -148,12 +148,13 @@ impl DefaultController {
         let ceiling = ceiling.round().max(1.0) as u64;
         let text = format!(
             "shedding: capacity {:.1}/s, {:.1} exchanges a connection, {:.0} in flight{}, \
-             target {:.0} (baseline {:.1} ms), rate {rate}{}; begun because {}",
+             target {:.0}{} (baseline {:.1} ms), rate {rate}{}; begun because {}",
             overload.capacity,
             overload.each,
             overload.in_flight,
             staying(overload),
             overload.target,
+            in_proxies(overload),
             overload.baseline_s * 1e3,
             if overload.only_repeated() { ", only repeated SYNs are too many" } else { "" },
             cause.text(),
@@ -161,7 +162,7 @@ impl DefaultController {
         let alarmed = overload.evidence.clone();
         ServiceLimits {
             rate: Some(rate),
-            burst: overload.queue.ceil().clamp(2.0, SHED_BURST_MAX) as u32,
+            burst: (overload.queue + overload.a_turn).ceil().clamp(2.0, SHED_BURST_MAX) as u32,
             waiting_max: (mode == Mode::Enforce).then_some(ceiling),
             waiting_staying: overload.staying.round() as u64,
             // A full accept queue loses what comes, in silence, after the handshake.
@@ -190,6 +191,12 @@ fn onset(calm: &Calm) -> Option<Onset> {
 fn staying(overload: &Overload) -> String {
     let jobs = overload.staying.round();
     if jobs < 1.0 { String::new() } else { format!(" ({jobs} on connections that stay)") }
+}
+
+/// Those who may be in proxies beside the target, in words.
+fn in_proxies(overload: &Overload) -> String {
+    let jobs = overload.in_proxies.round();
+    if jobs < 1.0 { String::new() } else { format!(" and {jobs} in proxies") }
 }
 
 /// Connections per second to admit.

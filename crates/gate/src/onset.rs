@@ -176,7 +176,7 @@ impl Onset {
     pub(crate) fn set(&mut self, limits: Option<limits::Onset>, shedding: bool) {
         if let (Some(before), Some(now)) = (&self.limits, &limits) {
             // A stall is over: what usually comes in its time was no beginning, and is none now.
-            let excused = before.most.saturating_sub(now.most) as f64;
+            let excused = before.piles.saturating_sub(now.piles) as f64;
             self.sum = self.sum.min((self.sum - excused).max(0.0));
         }
         self.limits = limits;
@@ -204,16 +204,19 @@ impl Onset {
         self.at = self.at.max(now);
         self.ticks.asked += 1;
         let Some(limits) = self.limits else {
-            // What came before an overload, or beside a stall, says nothing of what comes after it.
+            // What came before an overload says nothing of what comes after it.
             self.sum = 0.0;
             return None;
         };
-        let most = (BORNE * self.borne(now)).max(limits.most as f64);
+        let most = (BORNE * self.borne(now)).max(limits.most as f64) + limits.piles as f64;
         self.sum = self.summed(silent_s, limits.pace.get()).min(SUM_MAX * most);
         let young = self.passed.all(now)?.max(limits.usual);
         let old = waiting.saturating_sub(young) as f64;
         if old > 0.0 {
-            self.stands = self.stands.max(old.min(self.sum));
+            // What a stall piles up is no burst that the service bears.
+            if limits.piles == 0 {
+                self.stands = self.stands.max(old.min(self.sum));
+            }
         } else if self.stands > 0.0 {
             self.borne = self.borne(now).max(self.stands);
             (self.borne_at, self.stands) = (now, 0.0);
@@ -258,7 +261,7 @@ mod tests {
     fn onset(late_ms: u64) -> Onset {
         let mut onset = Onset::default();
         let (pace, response) = (Rate::per_second(100.0), Nanos::from_millis(20));
-        onset.set(Some(limits::Onset { pace, response, usual: 2, most: 40 }), false);
+        onset.set(Some(limits::Onset { pace, response, usual: 2, most: 40, piles: 0 }), false);
         ticks(&mut onset, 1, late_ms);
         ticks(&mut onset, 6, late_ms);
         onset

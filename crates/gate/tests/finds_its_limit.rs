@@ -320,11 +320,11 @@ fn it_serves_the_capacity_at_any_load_and_refuses_nobody_below() {
     }
 }
 
-/// A proxy that has the crowd's connections on its CPU does everything in turns of 50 to 150 ms: it asks for all at
+/// A proxy that has the crowd's connections on its CPU does everything in turns of 20 to 150 ms: it asks for all at
 /// once, reads the answers in the next turn, and the responses in a later one. Meanwhile they are in flight.
 #[test]
 fn a_proxy_that_takes_turns_is_given_enough_for_each() {
-    for ms in [20, 50, 100, 150] {
+    for ms in [20, 37, 50, 70, 100, 130, 150] {
         let mut world = World::new(Reports::default());
         world.run(0.5, 10);
         assert_eq!(world.run(0.9, 30).refused, 0);
@@ -335,13 +335,58 @@ fn a_proxy_that_takes_turns_is_given_enough_for_each() {
             let (begin, share, slow) =
                 (goodput(&first, 5), goodput(&steady, 10), p99(steady.times));
             println!("{ms} ms, {load}: {begin:.3}, then {share:.3} of C, p99 {slow}");
-            // Of a longer turn only so much is believed.
-            let least = if ms > 125 { 0.75 } else { 0.95 };
-            assert!(share >= least && begin >= 0.75, "{ms} ms, {load}: {begin}, {share}");
-            assert!(slow <= OBJECTIVE + Nanos::from_millis(2 * ms), "{ms} ms, {load}: {slow}");
+            // Of longer turns only so much is believed.
+            let least = if ms > 130 { 0.7 } else { 0.95 };
+            assert!(share >= least && begin >= 0.85, "{ms} ms, {load}: {begin}, {share}");
+            assert!(slow <= OBJECTIVE, "{ms} ms, {load}: {slow}");
             world.turn = Nanos::ZERO;
             world.run(0.5, 20);
         }
+    }
+}
+
+/// Below the capacity the same proxy changes nothing.
+#[test]
+fn turns_refuse_nobody_below_the_capacity() {
+    for (ms, load) in [(20, 0.9), (50, 0.9), (100, 0.7), (150, 0.5)] {
+        let mut world = World::new(Reports::default());
+        world.turn = Nanos::from_millis(ms);
+        world.run(0.3, 20);
+        let seen = world.run(load, 60);
+        assert_eq!((seen.refused, world.shed), (0, false), "{ms} ms, {load}");
+    }
+}
+
+/// What is not known makes it careful for some seconds, and not for ever.
+#[test]
+fn turns_from_the_start_and_after_a_silence_are_learned() {
+    for (name, calm) in [("from the start", 0), ("after a silence", 20)] {
+        let mut world = World::new(Reports::default());
+        if calm > 0 {
+            world.run(0.5, calm);
+            world.run(0.002, 10);
+        }
+        world.turn = Nanos::from_millis(50);
+        let first = world.run(10.0, 10);
+        let steady = world.run(10.0, 20);
+        let (begin, share, slow) = (goodput(&first, 10), goodput(&steady, 20), p99(steady.times));
+        println!("{name}: {begin:.3}, then {share:.3} of C, p99 {slow}");
+        assert!(share >= 0.9 && slow <= OBJECTIVE, "{name}: {share}, {slow}");
+    }
+}
+
+/// Clients that come in batches are no proxy, and look like one in an overload: what waits for them is bounded.
+#[test]
+fn batches_in_an_overload_wait_for_a_part_of_the_objective() {
+    for (load, seed) in [(2.0, 0), (2.0, 1), (3.0, 2), (3.0, 3), (10.0, 4), (10.0, 5)] {
+        let mut world = World::new(Reports::default()).seeded(seed);
+        world.server.batch = 20.0;
+        world.run(0.4, 30);
+        world.run(load, 5);
+        let seen = world.run(load, 20);
+        let (share, slow) = (goodput(&seen, 20), p99(seen.times));
+        assert!(share >= 0.95 && slow <= OBJECTIVE, "{load}: {share}, {slow}");
+        println!("batches of 20, {load}: {share:.3} of C, p99 {slow}");
     }
 }
 
@@ -476,19 +521,28 @@ fn the_first_second_of_an_overload_costs_a_few_times_what_is_usual() {
 /// that moment, and then for those before him.
 #[test]
 fn a_crowd_that_comes_while_the_server_stands_still_waits_for_little_more() {
-    for (load, ms, seed) in
-        [(2.0, 400, 1), (3.0, 300, 2), (3.0, 500, 3), (10.0, 300, 4), (10.0, 500, 5)]
-    {
+    for (load, ms, seed) in [
+        (2.0, 400, 1),
+        (3.0, 300, 2),
+        (3.0, 500, 3),
+        (10.0, 300, 4),
+        (10.0, 500, 5),
+        (10.0, 800, 6),
+        (10.0, 1200, 7),
+    ] {
         let mut world = World::new(Reports::default()).seeded(seed);
         world.run(0.5, 10);
         assert_eq!(world.run(0.9, 30).refused, 0);
         let usual = Nanos::from_secs_f64(100_f64.ln() / (0.1 * CAPACITY));
         let still = Nanos::from_millis(ms);
         world.free = world.free.max(world.now) + still;
-        let first = world.run(load, 2);
+        let first = world.run(load, 3);
+        // Of what the server can do in the rest of it.
+        let served = first.times.len() as f64 / (CAPACITY * (3.0 - still.as_secs_f64()));
         let slow = p99(first.times);
-        println!("{load}, {still}: p99 {slow} (usual {usual}), {} refused", first.refused);
+        println!("{load}, {still}: p99 {slow} (usual {usual}), {served:.3} served");
         assert!(slow.0 <= still.0 + 6 * usual.0, "{load}, {still}: p99 {slow}");
+        assert!(served >= 0.9, "{load}, {still}: {served}");
     }
 }
 
@@ -603,6 +657,22 @@ fn a_pause_of_the_gate_is_no_beginning() {
         }
         assert_eq!(refused, 0, "{pause_ms} ms");
     }
+}
+
+/// What piles up while a dependency stands still is no burst that is borne: a crowd after it is seen as early.
+#[test]
+fn a_stall_teaches_no_burst() {
+    let mut world = World::new(Reports::default());
+    world.run(0.5, 10);
+    for _ in 0..3 {
+        world.free = world.free.max(world.now) + Nanos::from_millis(400);
+        world.run(0.75, 1);
+        world.run(0.5, 10);
+    }
+    let usual = Nanos::from_secs_f64(100_f64.ln() / (0.1 * CAPACITY));
+    let slow = p99(world.run(10.0, 1).times);
+    println!("p99 {slow} (usual {usual})");
+    assert!(slow.0 <= 6 * usual.0, "{slow}");
 }
 
 /// The first burst beyond what is usual may lose its end. What was borne says what is.

@@ -251,6 +251,7 @@ fn a_beginning_is_shut_from_below() {
         response: Nanos::from_millis(10),
         usual: 0,
         most: 40,
+        piles: 0,
     };
     let limits = ServiceLimits {
         waiting_max: Some(100),

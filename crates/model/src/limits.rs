@@ -124,6 +124,9 @@ pub struct Onset {
     /// Where more than so many came faster than the pace, no more than so many may wait beyond those
     /// that are usual or have only just come.
     pub most: u64,
+    /// So many more while nothing completes, and until they have drained: what usually comes in that time.
+    #[serde(default)]
+    pub piles: u64,
 }
 
 /// Connections that have completed their handshake and said nothing yet: a share of those beyond the
@@ -334,7 +337,7 @@ mod tests {
         assert_eq!(limits, before, "neither a lower level nor who counts beside");
         let onset = |most| {
             let (pace, response) = (Rate::per_second(50.0), Nanos::from_millis(20));
-            Some(Onset { pace, response, usual: 1, most })
+            Some(Onset { pace, response, usual: 1, most, piles: 0 })
         };
         let seen = ServiceLimits { onset: onset(128), ..before.clone() };
         limits.onset = onset(64);

@@ -81,6 +81,8 @@ pub struct Detector {
     pub(super) resident: Resident,
     pub(super) coming: Coming,
     pub(super) silent: Silent,
+    /// Seconds of a turn of a proxy's loop; `None`: no gateway.
+    turn_s: Option<f64>,
     pub(super) harmless: Harmless,
     pub(super) probe: Probe,
     seats: Seats,
@@ -123,6 +125,7 @@ impl Detector {
             resident: Resident::default(),
             coming: Coming::default(),
             silent: Silent::default(),
+            turn_s: None,
             harmless: Harmless::default(),
             probe: Probe::default(),
             seats: Seats::default(),
@@ -196,6 +199,8 @@ impl Detector {
         self.history.push(tick.sums);
         let age_max = age_max(signals);
         self.standing.see(signals, age_max);
+        let pause = signals.time.pause.and_then(|pause| pause.within(age_max));
+        self.turn_s = pause.map(|pause| pause.as_secs_f64());
         self.learn(&tick);
         let harmless = self.see_harmless(&tick, signals, limit, age_max);
         let excess = self.excess(tick.waiting).0;
@@ -285,6 +290,7 @@ impl Detector {
             each: self.exchanges.each(),
             coming: self.coming.jobs(&self.history, LASTING_TICKS),
             delay_s: self.coming.delay_s(&self.history),
+            turn_s: self.turn_s.unwrap_or(0.0),
             seats: self.seats.short(),
             grows: self.seats.grow(),
             ..Episode::new(mu, known_s)
@@ -301,11 +307,10 @@ impl Detector {
     ) {
         let (each, resident) = (self.exchanges.each(), self.resident);
         let open = signals.time.open.zip(signals.time.silent);
-        let turn_s = signals.time.pause.map_or(0.0, |pause| pause.value.as_secs_f64());
         let Some(episode) = &mut self.episode else { return };
         episode.families = families.to_vec();
         episode.shadow = mode == Mode::Shadow;
-        (episode.resident, episode.turn_s) = (resident, turn_s);
+        (episode.resident, episode.turn_s) = (resident, self.turn_s.unwrap_or(0.0));
         episode.connections(each, open.map(|(open, silent)| (open.value, silent.value)));
         episode.coming = self.coming.jobs(&self.history, LASTING_TICKS);
         episode.delay_s = self.coming.delay_s(&self.history);
@@ -386,8 +391,11 @@ impl Detector {
                 beyond_chance: self.beyond_chance(),
                 peak: (self.history.len() >= LASTING_TICKS).then_some(self.peak),
                 known: self.peak > 0.0 && self.baseline.known_s().is_some(),
-                stalls: self.stall.holds(),
-                piles: if self.stall.holds() { self.stall.piles() } else { 0.0 },
+                stalls: self.stall.holds() && self.turn_s.is_none(),
+                piles: self
+                    .turn_s
+                    .filter(|_| self.stall.holds())
+                    .map_or(0.0, |_| self.stall.piles()),
                 refused,
                 pending: self.silent.pending(&self.history),
             }),

@@ -212,9 +212,12 @@ impl Episode {
         self.mu * self.turn_s.min(PROXY_OBJECTIVE * objective_s)
     }
 
-    /// Jobs that are in proxies, and not at the server, while as many come as complete.
-    fn in_proxies(&self, objective_s: f64) -> f64 {
-        self.mu * (PROXY_TURNS * self.turn_s).min(PROXY_OBJECTIVE * objective_s)
+    /// Jobs that are in proxies, and not at the server, while as many come as complete. If they all were at the
+    /// server after all, what it has to do would still be inside the objective.
+    pub(super) fn in_proxies(&self, objective_s: f64) -> f64 {
+        let jobs = self.mu * (PROXY_TURNS * self.turn_s).min(PROXY_OBJECTIVE * objective_s);
+        let most = self.stays() + OBJECTIVE_SHARE * objective_s * self.mu;
+        jobs.min((most - self.ceiling(objective_s)).max(0.0))
     }
 
     /// Connections that are on their way while as many come as complete.
@@ -245,7 +248,8 @@ impl Episode {
     /// Whether the ceiling has an effect: far more in flight than it lets in, while the server is
     /// free and fast, is no queue that refusals shorten.
     pub(super) fn effect(&mut self, tick: &Tick, harmless: bool, objective_s: f64) {
-        let in_vain = harmless && tick.waiting > HARMLESS_CEILINGS * self.ceiling(objective_s);
+        let ceiling = self.ceiling(objective_s) + self.in_proxies(objective_s);
+        let in_vain = harmless && tick.waiting > HARMLESS_CEILINGS * ceiling;
         self.in_vain_s = if in_vain { self.in_vain_s + tick.sums.seconds } else { 0.0 };
     }
 
@@ -271,7 +275,8 @@ impl Episode {
         let Sums { seconds, offered, refused, completed, .. } = tick.sums;
         self.idle = self.idle.min(tick.waiting);
         let target = self.target(objective_s);
-        // Who is in a proxy is not at the server.
+        // Who is in a proxy is not at the server, as far as that is known.
+        let idle = tick.waiting < target / 2.0;
         let short = tick.waiting < (target + self.in_proxies(objective_s)) / 2.0;
         // A queue at both ends of the tick kept the server busy meanwhile.
         let stood = tick.waiting - tick.sums.growth.max(0.0);
@@ -281,7 +286,8 @@ impl Episode {
         } else if short && refused > 0.0 && self.actuator == Actuator::Syns {
             // We refuse, and the server has hardly anything to do: μ is too low, not measured.
             let doubling_s = SOON_SECONDS.max(self.life_s);
-            self.mu = (self.mu * libm::exp2(seconds / doubling_s)).min(RATE_CEILING);
+            let most = if idle { RATE_CEILING } else { peak.max(self.mu) };
+            self.mu = (self.mu * libm::exp2(seconds / doubling_s)).min(most);
         } else if !short {
             let span = (RATE_EVENTS / self.mu).max(LASTING_SECONDS);
             let weight = 1.0 - libm::exp(-seconds / span);
@@ -310,7 +316,8 @@ impl Episode {
     /// Without a baseline: halve r0 while completions hold.
     pub(super) fn search_step(&mut self, waiting: f64, objective_s: f64) {
         let (span, completed) = self.trial.seen();
-        if waiting > self.target(objective_s) + self.queue(objective_s) && span < LONG_SECONDS {
+        let held = self.target(objective_s) + self.in_proxies(objective_s);
+        if waiting > held + self.queue(objective_s) && span < LONG_SECONDS {
             // Still working down what was there: nothing to be learned yet.
             self.trial.restart();
             return;

@@ -48,9 +48,9 @@ pub struct Calm {
     pub peak: Option<f64>,
     /// Enough was seen to know all that.
     pub known: bool,
-    /// Nothing completes for a moment, or what piled up meanwhile still drains.
+    /// Nothing completes for a moment, or what piled up meanwhile still drains; not at a gateway.
     pub stalls: bool,
-    /// Of the headroom, what usually comes in the time of a stall.
+    /// The same at a gateway, where it is no reason to let in whoever comes: what usually comes in that time.
     pub piles: f64,
     /// Something was refused in this tick.
     pub refused: bool,

@@ -166,7 +166,7 @@ impl Episode {
             None => {
                 let used_up = self.families.contains(&Family::Resource);
                 if self.mu < TRIAL_SHARE * peak.max(self.best) && self.unused_s <= 0.0 && !used_up {
-                    let held = target.max(waiting);
+                    let held = target.max(waiting - self.in_proxies(objective_s));
                     let jobs = held * (1.0 + TRIAL_RAISE) - target;
                     self.trial.begin(On { jobs, low: now, high: None }, held / self.mu);
                 }

@@ -8,7 +8,8 @@
 //! it is tighter, for a second at most: no more than the excess that alarms, until half of that is left.
 //!
 //! # Overload
-//! Jobs in flight are held at the target N*. Two actuators, and a limit at a full accept queue:
+//! Jobs in flight are held at the target N*, beside those on their way: of clients, and in proxies. Two actuators,
+//! and a limit at a full accept queue:
 //! - rate = λ + (N* − N)/τ, with λ = μ/k: μ are the exchanges completed per second under saturation, less
 //!   what connections that stay have of them, k those that a connection brings; who was let in and has not asked yet counts into N. A rate,
 //!   not only a ceiling, so that the policy can give tokens to first attempts before repeated SYNs;
@@ -108,7 +109,7 @@ impl DefaultController {
             calm.variability,
         );
         let max = (calm.usual + headroom).ceil();
-        let low = self.low(&calm).filter(|low| calm.known && (low.most as f64) < max);
+        let low = self.low(&calm, max).filter(|low| calm.known && (low.most as f64) < max);
         ServiceLimits {
             waiting_max: calm.known.then_some(max as u64),
             waiting_low: low,
@@ -126,16 +127,18 @@ impl DefaultController {
         }
     }
 
-    /// What holds once the limit of calm has refused. `None` while more is tried than the headroom,
-    /// and where no alarm has come in time.
-    fn low(&self, calm: &Calm) -> Option<Low> {
+    /// What holds once the limit of calm, `max`, has refused. `None` where nobody leaves: in a stall, and while
+    /// more is tried than the headroom; and where no alarm has come in time.
+    fn low(&self, calm: &Calm, max: f64) -> Option<Low> {
         // An overload is alarmed by then. What is none may be a dependency that has become slow.
-        if self.full_s > LASTING_SECONDS || calm.tried > 0.0 {
+        if self.full_s > LASTING_SECONDS || calm.stalls || calm.tried > 0.0 {
             return None;
         }
         let low = calm.excess.min(LOW_HEADROOM * calm.headroom);
-        // What usually comes in the time of a stall is no crowd, and what comes beyond it may be one.
-        let level = |jobs: f64| (calm.usual + calm.piles + jobs).ceil() as u64;
+        // Behind a gateway: what usually comes in the time of a stall is no crowd. However long it lasts, that
+        // the limit has refused, and who came, is not forgotten.
+        let most = if calm.piles > 0.0 { (max - 1.0).max(1.0) } else { f64::INFINITY };
+        let level = |jobs: f64| (calm.usual + calm.piles + jobs).ceil().min(most) as u64;
         Some(Low { most: level(low).max(1), rest: level(low * LOW_REST) })
     }
 
@@ -183,7 +186,8 @@ fn onset(calm: &Calm) -> Option<Onset> {
         pace: Rate::per_second(calm.peak?.ceil()),
         response,
         usual: calm.usual.ceil() as u64,
-        most: (calm.beyond_chance + calm.piles).ceil() as u64,
+        most: calm.beyond_chance.ceil() as u64,
+        piles: calm.piles.ceil() as u64,
     })
 }
 

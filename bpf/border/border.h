@@ -17,8 +17,8 @@
 
 #include "../packet/count.h"
 #include "../packet/ipv4.h"
+#include "../abi/mark.h"
 
-#define TG_BORDER_OPTION 158
 #define TG_BORDER_END 0
 #define TG_BORDER_NOP 1
 #define TG_BORDER_OPTIONS_MAX 40	/* bytes */
@@ -52,7 +52,7 @@ static long tg_border_option(__u32 i, struct tg_border *b)
 		b->rest = b->option[i + 1];
 		if (byte == TG_BORDER_END || b->rest < 2)
 			return 1;
-		b->clears = byte == TG_BORDER_OPTION;
+		b->clears = byte == TG_OPTION_KIND;
 	}
 	b->rest--;
 	if (!b->clears)

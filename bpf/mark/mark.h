@@ -4,76 +4,26 @@
  *
  *	a congested router	sets RCN on random packets that go out where it is congested
  *	a server that refuses	notes who sent RCN, and sets SCN on a packet back
- *	a router that sees SCN	notes the server (CServs)
+ *	a router that sees SCN	notes the server (CServs), for which see option.h
  *
  * So RCN says that a packet went through a queue that is too long. It is set before the
  * packet is queued.
  *
- * That is all that a mark does here. What the router notes makes its daemon send
- * a notice sooner; limits come in sessions and signed, or not at all. Only a DSCP
+ * What the router notes makes its daemon send a notice sooner, and adds options to
+ * packets; limits come in sessions and signed, or not at all. Only a DSCP
  * without other bits is marked or read. Tables are by hash: a flood of addresses
  * makes others be forgotten, which is harmless.
  */
 #ifndef TG_MARK_H
 #define TG_MARK_H
 
-#include "../packet/ipv4.h"
-#include "../abi/mark.h"
+#include "option.h"
 
 #define TG_MARK_FRESH_NS 1000000000ULL	/* who was marked is told so for so long */
 #define TG_MARK_CHECK_AT 10		/* of the checksum in the header */
 #define TG_MARK_TOS_AT 1
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct tg_marks);
-} tg_marks SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, TG_MARK_SOURCES);
-	__type(key, __u32);
-	__type(value, struct tg_mark_seen);
-} tg_mark_sources SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, TG_MARK_SERVERS);
-	__type(key, __u32);
-	__type(value, struct tg_mark_seen);
-} tg_mark_servers SEC(".maps");
-
-/* By the number of an interface to servers: until when it is congested, in ns. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TG_MARK_LINKS);
-	__type(key, __u32);
-	__type(value, __u64);
-} tg_mark_links SEC(".maps");
-
-struct tg_mark {
-	struct tg_ipv4 ip;
-	__u32 l3;
-	__u32 dscp;
-	__u64 now_ns;
-};
-
-static __always_inline void *tg_mark_at(void *map, __u32 index)
-{
-	return bpf_map_lookup_elem(map, &index);
-}
-
-/* One of so many places, a power of two: nobody outside can choose whose it is. */
-static __always_inline __u32 tg_mark_slot(__u32 addr, __u32 places)
-{
-	__u64 hash = (settings.key[0] | 1) * addr + settings.key[1];
-
-	return hash >> 32 & (places - 1);
-}
-
-/* What the daemon says, if the packet may be marked or is; else nothing. */
+/* What the daemon says, if this is a packet of IPv4; else nothing. */
 static __always_inline const struct tg_marks *
 tg_mark_read(struct __sk_buff *skb, struct tg_mark *m)
 {
@@ -87,7 +37,14 @@ tg_mark_read(struct __sk_buff *skb, struct tg_mark *m)
 	m->l3 = l3;
 	m->dscp = m->ip.tos >> 2;
 	m->now_ns = bpf_ktime_get_ns();
-	return m->dscp & ~(marks->router | marks->server) ? 0 : marks;
+	return marks;
+}
+
+/* 1: it may be marked or is, and is of no class. */
+static __always_inline int tg_mark_may(const struct tg_mark *m,
+				       const struct tg_marks *marks)
+{
+	return !(m->dscp & ~(marks->router | marks->server));
 }
 
 /* The bytes of the header that change make up for each other in skb->csum. */
@@ -120,10 +77,16 @@ static __always_inline void tg_mark_in(struct __sk_buff *skb)
 	const struct tg_marks *marks = tg_mark_read(skb, &m);
 	__u32 slot = tg_mark_slot(m.ip.src, TG_MARK_SOURCES);
 
-	if (marks && m.now_ns <= marks->until_ns && marks->overloaded &&
-	    m.dscp & marks->router)
+	int refuses;
+
+	if (!marks)
+		return;
+	refuses = marks->overloaded && m.now_ns <= marks->until_ns;
+	if (refuses && tg_mark_may(&m, marks) && m.dscp & marks->router)
 		tg_mark_note(tg_mark_at(&tg_mark_sources, slot), m.ip.src,
 			     m.now_ns);
+	if (marks->ends)
+		tg_option_in(skb, &m, refuses);
 }
 
 static __always_inline int tg_mark_congested(__u32 ifindex, __u64 now_ns)
@@ -138,10 +101,19 @@ static __always_inline void tg_mark_to_servers(struct __sk_buff *skb)
 {
 	struct tg_mark m = {};
 	const struct tg_marks *marks = tg_mark_read(skb, &m);
+	__u32 draws, adds;
 
-	if (marks && marks->chance && bpf_get_prandom_u32() < marks->chance &&
-	    tg_mark_congested(skb->ifindex, m.now_ns))
+	if (!marks)
+		return;
+	draws = marks->chance && bpf_get_prandom_u32() < marks->chance &&
+		tg_mark_may(&m, marks);
+	adds = marks->adds && bpf_get_prandom_u32() < marks->adds;
+	if (!(draws | adds) || !tg_mark_congested(skb->ifindex, m.now_ns))
+		return;
+	if (draws)
 		tg_mark_put(skb, &m, m.dscp | marks->router);
+	if (adds)
+		tg_option_out(skb, &m, marks);
 }
 
 /* 1: the packet goes to somebody who was marked, and has not been told. */
@@ -164,7 +136,7 @@ static __always_inline void tg_mark_to_clients(struct __sk_buff *skb)
 	__u32 slot = tg_mark_slot(m.ip.src, TG_MARK_SERVERS);
 	__u32 dscp = m.dscp;
 
-	if (!marks)
+	if (!marks || !tg_mark_may(&m, marks))
 		return;
 	if (m.dscp & marks->server)
 		tg_mark_note(tg_mark_at(&tg_mark_servers, slot), m.ip.src, m.now_ns);

@@ -11,6 +11,7 @@
 /* Constants of the user interface that are macros there. */
 #define BPF_F_CURRENT_NETNS (-1L)
 #define BPF_F_RECOMPUTE_CSUM 1ULL
+#define BPF_ADJ_ROOM_NET 0	/* of enum bpf_adj_room_mode */
 #define BPF_RB_NO_WAKEUP 1ULL
 #define TG_TC_NEXT (-1)		/* TC_ACT_UNSPEC, TCX_NEXT: others go on */
 #define TG_TC_SHOT 2		/* TC_ACT_SHOT, TCX_DROP */

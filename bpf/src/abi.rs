@@ -24,6 +24,7 @@ const _: () = {
         size_of::<BucketTotals>()
             == (2 * tidegate_model::RANKS + 3) * 8 + 2 * size_of::<Histogram>()
     );
+    assert!(MARK_ROUTERS >= tidegate_config::TARGETS_MAX);
     // number 0 is no rule
     assert!(RULES_MAX == tidegate_config::RULES_MAX + 1 && RULES_MAX <= HOSTS_MAX);
     assert!(RULE_STEPS == tidegate_config::RULES_MAX);

@@ -2,24 +2,28 @@
 //! Marks of congested routers and overloaded servers in packets (bpf/mark): programs and maps of their own, beside the
 //! dataplane. Nothing is pinned: without the daemon nothing is marked.
 
-use crate::abi::{self, MarkSeen, Settings};
+use crate::abi::{self, MarkCounts, MarkRouter, MarkSeen, RouterOption, Settings};
 use crate::dataplane::Dataplane;
 use crate::maps::Maps;
 use crate::objects::{self, Load};
 use crate::syscall::{self, Side as Way};
 use crate::taps::{Kind, Taps};
 use crate::{Error, Interface};
-use libbpf_rs::{ErrorKind, MapCore, MapHandle, ObjectBuilder, ProgramAttachType};
-use std::collections::BTreeSet;
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, ObjectBuilder, ProgramAttachType};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
-use tidegate_config::{InBandConfig, Side};
+use tidegate_config::{InBandConfig, OptionConfig, Side};
 use tidegate_units::Nanos;
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// One packet in so many is marked by a router that is congested.
 const ONE_IN: u32 = 16;
+/// A router that has added nothing for so long begins anew: the servers count from there.
+const PAUSE: Nanos = Nanos::SECOND;
+/// Of 1/65535, as a chance of 2^32.
+const SHARE_TO_CHANCE: u32 = 0x1_0001;
 /// What the daemon says holds for so long: a daemon that hangs marks nothing.
 const HOLDS: Nanos = Nanos::from_secs(3);
 
@@ -27,13 +31,20 @@ const MARKS: &str = "tg_marks";
 const SOURCES: &str = "tg_mark_sources";
 const SERVERS: &str = "tg_mark_servers";
 const LINKS: &str = "tg_mark_links";
+const ROUTERS: &str = "tg_mark_routers";
+const COUNTS: &str = "tg_mark_counts";
 /// Sizes of the values, which the other side of the ABI has to have.
-const SIZES: [(&str, usize); 4] = [
+const SIZES: [(&str, usize); 6] = [
     (MARKS, size_of::<abi::Marks>()),
     (SOURCES, size_of::<MarkSeen>()),
     (SERVERS, size_of::<MarkSeen>()),
     (LINKS, size_of::<u64>()),
+    (ROUTERS, size_of::<MarkRouter>()),
+    (COUNTS, size_of::<MarkCounts>()),
 ];
+/// Size of `struct __sk_buff` (linux/bpf.h), and where its `gso_size` stands.
+const SKB_SIZE: usize = 192;
+const SKB_GSO_SIZE: usize = 176;
 /// What the programs say of every packet.
 const TCX_NEXT: i32 = -1;
 
@@ -64,6 +75,56 @@ pub struct HostMarks {
     pub overloaded: bool,
 }
 
+/// Options of routers (bpf/mark/option.h), since this was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// As a router: packets that got one.
+    pub added: u64,
+    /// As a router: packets that should have got one and had no room.
+    pub no_room: u64,
+    /// As a server: what routers that are known have said since they began last, by their addresses.
+    pub routers: BTreeMap<Ipv4Addr, Said>,
+    /// As a server: entries of others.
+    pub strangers: u64,
+}
+
+/// What one router has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Entries that were read.
+    pub entries: u64,
+    /// About so many packets that have passed it stand behind them.
+    pub packets: u64,
+    /// When the last was read.
+    pub at: Nanos,
+}
+
+/// What this host adds as a router, and when it has done so last.
+#[derive(Debug, Default)]
+struct Adding {
+    /// Another one each time that it begins.
+    sequence: u16,
+    added: u64,
+    /// `None`: it has not begun since.
+    at: Option<Nanos>,
+}
+
+impl Adding {
+    /// Takes the count of a tick.
+    fn see(&mut self, now: Nanos, added: u64) {
+        if added != self.added {
+            (self.added, self.at) = (added, Some(now));
+        } else if self.at.is_some_and(|at| now.since(at) >= PAUSE) {
+            (self.sequence, self.at) = (self.sequence.wrapping_add(1), None);
+        }
+    }
+}
+
+/// The share of packets that get the option, in 1/65535.
+fn share(option: &OptionConfig) -> u16 {
+    u16::MAX / option.one_in.max(1)
+}
+
 /// The marks of this host.
 #[derive(Debug)]
 pub struct Marks {
@@ -72,6 +133,11 @@ pub struct Marks {
     /// Of the hash by which addresses have their places.
     key: [u64; abi::KEYS],
     bits: InBandConfig,
+    adding: Adding,
+    /// Options end here: this host is no router.
+    ends: bool,
+    /// The routers whose options are read, as the kernel has them.
+    routers: BTreeSet<Ipv4Addr>,
     taps: Taps,
     /// The interfaces that are congested, as the kernel has them.
     congested: BTreeSet<u32>,
@@ -97,10 +163,20 @@ impl Marks {
         let maps = create_maps(&objects)?;
         let [plain, at_border] = [false, true].map(|border| Kind { border, ..Kind::default() });
         let kinds = [plain, at_border, Kind { to_servers: true, ..plain }];
-        let taps = Taps::new("marks at tcx", kind_of, Kind::on_every_link(&kinds));
+        let taps = Taps::new(("marks at tcx", true), kind_of, Kind::on_every_link(&kinds));
         let key = objects::keys(crate::core::seed()?);
-        let (bits, congested) = (bits.clone(), BTreeSet::new());
-        Ok(Self { objects, maps, key, bits, taps, congested, told: Nanos::ZERO })
+        Ok(Self {
+            objects,
+            maps,
+            key,
+            bits: bits.clone(),
+            adding: Adding { sequence: crate::core::seed()?[0] as u16, ..Adding::default() },
+            ends: false,
+            routers: BTreeSet::new(),
+            taps,
+            congested: BTreeSet::new(),
+            told: Nanos::ZERO,
+        })
     }
 
     /// The bits that are marks.
@@ -138,14 +214,84 @@ impl Marks {
     /// When the map cannot be written.
     pub fn say(&mut self, now: Nanos, says: &HostMarks) -> Result<(), Error> {
         self.say_congested(now + HOLDS, &says.congested)?;
+        let counts: MarkCounts = self.maps.read(COUNTS, 0)?;
+        self.adding.see(now, counts.added);
+        let option = self.bits.option.as_ref();
         let marks = abi::Marks {
             until_ns: (now + HOLDS).0,
             chance: if says.congested.is_empty() { 0 } else { u32::MAX / ONE_IN },
             overloaded: says.overloaded.into(),
             router: 1 << self.bits.router_bit,
             server: 1 << self.bits.server_bit,
+            adds: option.map_or(0, |option| u32::from(share(option)) * SHARE_TO_CHANCE),
+            ends: self.ends.into(),
+            option: option.map_or_else(RouterOption::new_zeroed, |option| self.entry(option)),
+            pad: 0,
         };
         self.maps.write(MARKS, &0_u32.to_ne_bytes(), marks.as_bytes())
+    }
+
+    /// The option as it stands in a packet.
+    fn entry(&self, of: &OptionConfig) -> RouterOption {
+        RouterOption {
+            kind: abi::OPTION_KIND as u8,
+            length: size_of::<RouterOption>() as u8,
+            pad: 0,
+            addr: u32::from_ne_bytes(of.address.octets()),
+            share: share(of).to_be(),
+            sequence: self.adding.sequence.to_be(),
+        }
+    }
+
+    /// Options end at this host, and those of these routers are read; `None`: it is a router, and they go on.
+    ///
+    /// # Errors
+    /// When the map cannot be written. What is missing is written by the next call.
+    pub fn know(&mut self, routers: Option<&[Ipv4Addr]>) -> Result<(), Error> {
+        self.ends = routers.is_some();
+        let routers = routers.unwrap_or_default();
+        let routers: BTreeSet<_> = routers.iter().copied().take(abi::MARK_ROUTERS).collect();
+        let map = self.maps.get(ROUTERS)?;
+        for gone in self.routers.difference(&routers) {
+            match map.delete(&gone.octets()) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                deleted => deleted.map_err(Error::map(ROUTERS))?,
+            }
+        }
+        self.routers.retain(|router| routers.contains(router));
+        for router in routers {
+            if !self.routers.contains(&router) {
+                let nothing = [0_u8; size_of::<MarkRouter>()];
+                self.maps.write(ROUTERS, &router.octets(), &nothing)?;
+                self.routers.insert(router);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was added to packets, and what routers have said in them.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn options(&self) -> Result<Options, Error> {
+        let counts: MarkCounts = self.maps.read(COUNTS, 0)?;
+        let mut options = Options {
+            added: counts.added,
+            no_room: counts.no_room,
+            strangers: counts.strangers,
+            ..Options::default()
+        };
+        let map = self.maps.get(ROUTERS)?;
+        for router in &self.routers {
+            let value = map.lookup(&router.octets(), MapFlags::ANY).map_err(Error::map(ROUTERS))?;
+            let value = value.as_deref().and_then(abi::read::<MarkRouter>);
+            let Some(said) = value.filter(|said| said.entries > 0) else { continue };
+            let each = f64::from(u16::MAX) / f64::from(said.share.max(1));
+            let packets = (said.entries as f64 * each).round() as u64;
+            let said = Said { entries: said.entries, packets, at: Nanos(said.at_ns) };
+            options.routers.insert(*router, said);
+        }
+        Ok(options)
     }
 
     fn say_congested(&mut self, until: Nanos, numbers: &[u32]) -> Result<(), Error> {
@@ -236,9 +382,23 @@ impl MarkHooks {
     /// # Errors
     /// When it cannot be run, or the packet did not pass.
     pub fn give(&self, egress: bool, frame: &[u8]) -> Result<Vec<u8>, Error> {
+        self.run(egress, frame, &mut [])
+    }
+
+    /// The same on the way out for several segments in one, of so many bytes.
+    ///
+    /// # Errors
+    /// As [`Self::give`].
+    pub fn give_merged(&self, frame: &[u8], bytes: u32) -> Result<Vec<u8>, Error> {
+        let mut skb = [0; SKB_SIZE];
+        skb[SKB_GSO_SIZE..SKB_GSO_SIZE + 4].copy_from_slice(&bytes.to_ne_bytes());
+        self.run(true, frame, &mut skb)
+    }
+
+    fn run(&self, egress: bool, frame: &[u8], context: &mut [u8]) -> Result<Vec<u8>, Error> {
         let failed = |source| Error::Run { program: "marks", source };
         let program = &self.0[usize::from(egress)];
-        let mut run = syscall::TestRun { data: frame, context: &mut [], repeat: 1 };
+        let mut run = syscall::TestRun { data: frame, context, repeat: 1 };
         let output = syscall::test_run(program.as_fd(), &mut run).map_err(failed)?;
         match output.returned.cast_signed() {
             TCX_NEXT => Ok(output.data),

@@ -157,7 +157,8 @@ impl Router {
         let looked = vec![(Nanos::ZERO, 0); ROUTER_SWEEPS as usize];
         let kinds = [false, true].map(|trusts_dscp| Kind { trusts_dscp, ..Kind::default() });
         let kinds = Kind::on_every_link(&kinds);
-        let (taps, slice) = (Taps::new("the router's measurement at tcx", kind_of, kinds), 0);
+        let (taps, slice) =
+            (Taps::new(("the router's measurement at tcx", false), kind_of, kinds), 0);
         let filters = Mutex::new(vec![None; actions::filters(config.limit.as_ref())]);
         let config = config.clone();
         let mut router = Self {

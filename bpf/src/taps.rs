@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Programs at tcx (Linux 6.6 and newer) beside the dataplane, on both sides of interfaces: behind ours and before those
-//! of others. Nothing is pinned: links end with the process.
+//! Programs at tcx (Linux 6.6 and newer) beside the dataplane, on both sides of interfaces: behind ours, or of what comes
+//! in before them, and before those of others. Nothing is pinned: links end with the process.
 
 use crate::dataplane::Dataplane;
 use crate::syscall::{self, Order, Side};
@@ -21,6 +21,8 @@ struct Tapped {
 pub(crate) struct Taps {
     /// What they are, for messages.
     what: &'static str,
+    /// Whether they see what comes in before the dataplane does.
+    first: bool,
     /// How those of an interface are made; whether its link has no Ethernet header.
     kind: KindOf,
     /// All ways in which they may be made.
@@ -60,8 +62,12 @@ pub(crate) type Load<'a> = &'a dyn Fn(Side, Kind) -> Result<OwnedFd, Error>;
 
 impl Taps {
     /// `kinds`: what the kind of an interface may be, now or after a reload.
-    pub(crate) const fn new(what: &'static str, kind: KindOf, kinds: Vec<Kind>) -> Self {
-        Self { what, kind, kinds, programs: Vec::new(), tapped: Vec::new() }
+    pub(crate) const fn new(
+        (what, first): (&'static str, bool),
+        kind: KindOf,
+        kinds: Vec<Kind>,
+    ) -> Self {
+        Self { what, first, kind, kinds, programs: Vec::new(), tapped: Vec::new() }
     }
 
     /// Attaches to these interfaces where it is not attached yet, and detaches from others. Returns where it is
@@ -127,8 +133,10 @@ impl Taps {
             }
         };
         let (what, programs) = (self.what, &self.programs[known].1);
-        let ours = SIDES
-            .map(|side| dataplane.and_then(|dataplane| dataplane.last_at_tcx(interface, side)));
+        let ours = SIDES.map(|side| {
+            let dataplane = dataplane.filter(|_| !(self.first && side == Side::Ingress))?;
+            dataplane.last_at_tcx(interface, side)
+        });
         namespace::of(interface, || {
             let link =
                 |at: usize| {

@@ -24,7 +24,7 @@ static HOOKS: [TestHook; 2] = [TestHook::Xdp, TestHook::Tc];
 const RANDOM: usize = 20_000;
 
 fn marks() -> Option<InBandConfig> {
-    let in_band = InBandConfig { router_bit: 1, server_bit: 2, mark: false };
+    let in_band = InBandConfig { router_bit: 1, server_bit: 2, mark: false, option: None };
     assert_eq!(in_band.marks(), MARKS);
     Some(in_band)
 }

@@ -45,7 +45,8 @@ fn plan(trust_dscp: bool) -> Plan {
     let mut plan = plans::importing(plans::plan(services));
     plan.config.interfaces =
         vec![InterfaceConfig { trust_dscp, border: true, ..InterfaceConfig::default() }];
-    plan.config.in_band = Some(InBandConfig { router_bit: 1, server_bit: 2, mark: false });
+    plan.config.in_band =
+        Some(InBandConfig { router_bit: 1, server_bit: 2, mark: false, option: None });
     plan
 }
 
@@ -82,7 +83,7 @@ fn measure(compiler: &str) -> Budgets {
     let router =
         Router::load_objects(&plans::router(&["192.0.2.0/24:80"]), router_objects(compiler));
     let router = router.unwrap_or_else(|error| panic!("made by {compiler}: {error}"));
-    let bits = InBandConfig { router_bit: 1, server_bit: 2, mark: true };
+    let bits = InBandConfig { router_bit: 1, server_bit: 2, mark: true, option: None };
     let marks = Marks::load_objects(&bits, mark_objects(compiler));
     let marks = marks.unwrap_or_else(|error| panic!("made by {compiler}: {error}"));
     let (router, marks) = (router.budgets().unwrap(), marks.budgets().unwrap());

@@ -285,7 +285,7 @@ static int fuzz_is_cleared(const __u8 *frame, __u32 length)
 			return 0;
 	while (from < bytes && now[at + from] == frame[at + from])
 		from++;
-	return (from == bytes || frame[at + from] == TG_BORDER_OPTION) &&
+	return (from == bytes || frame[at + from] == TG_OPTION_KIND) &&
 	       fuzz_sum(now + at, bytes) == fuzz_sum(frame + at, bytes) &&
 	       !memcmp(now, frame, at) &&
 	       !memcmp(now + at + bytes, frame + at + bytes,

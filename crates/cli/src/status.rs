@@ -12,8 +12,8 @@ use tidegate_api::exit::Exit;
 use tidegate_api::protocol::{Reply, Request};
 use tidegate_model::snapshot::{LevelState, Restored, ServiceState, Snapshot};
 use tidegate_telemetry::{
-    buckets_table, bus_lines, flowspec_lines, links_table, peers_table, remote_table, router_lines,
-    rules_table, services_table, unevaluated_lines,
+    buckets_table, bus_lines, flowspec_lines, in_band_lines, links_table, peers_table,
+    remote_table, router_lines, rules_table, services_table, unevaluated_lines,
 };
 use tidegate_units::{Nanos, Share};
 
@@ -150,7 +150,8 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
         }
     }
     let hosts = [links_table(snapshot), peers_table(snapshot), remote_table(snapshot)];
-    let lines = [flowspec_lines(snapshot), router_lines(snapshot), bus_lines(snapshot)];
+    let router = [router_lines(snapshot), bus_lines(snapshot), in_band_lines(snapshot)];
+    let lines = [flowspec_lines(snapshot)].into_iter().chain(router);
     for table in hosts.into_iter().chain(lines) {
         if !table.is_empty() {
             let _ = write!(text, "\n{table}");

@@ -4,12 +4,20 @@
 
 use super::error::{ConfigError, step};
 use super::shape::Places;
+use super::text;
 use super::types::{Config, Side};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The highest bit of a DSCP.
 const BIT_MAX: u8 = 5;
+/// An option is added to one packet in so many. To each it would be too many, and one in more shows nothing in time.
+const ONE_IN_RANGE: (u16, u16) = (2, 1024);
+/// From here on addresses are of groups, reserved, or of everybody.
+const FIRST_MULTICAST: u8 = 224;
+/// As in the testbed of the paper: `p_a` 0.125.
+const ONE_IN_DEFAULT: u16 = 8;
 
 /// The bits of the DSCP that are marks. A packet is marked only if no other bit of its DSCP is set: a DSCP with
 /// others is a class of traffic, and stays as it is. IPv4 only.
@@ -23,10 +31,31 @@ pub struct InBandConfig {
     #[schemars(range(min = 0, max = BIT_MAX))]
     pub server_bit: u8,
     /// Whether this host sets and reads marks, on all interfaces (Linux 6.6): as a router that is congested,
-    /// and as a server that refuses. A mark makes a router send its notice sooner, and nothing else. Changes by a
-    /// restart only.
+    /// and as a server that refuses. A mark makes a router send its notice sooner, and add its `option`.
+    /// Changes by a restart only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mark: bool,
+    /// As a router, with `mark`: where it is congested it adds an IPv4 option (number 158) with its address to some
+    /// packets for servers that have said by marks that they are overloaded. They show it, and decide nothing by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub option: Option<OptionConfig>,
+}
+
+/// The option that a congested router adds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OptionConfig {
+    /// This router's address, as the servers have it under `report_to`: they take no other for it.
+    #[schemars(with = "text::Ipv4Text")]
+    pub address: Ipv4Addr,
+    /// It is added to one packet in so many, at random.
+    #[serde(default = "one_in")]
+    #[schemars(range(min = ONE_IN_RANGE.0, max = ONE_IN_RANGE.1))]
+    pub one_in: u16,
+}
+
+const fn one_in() -> u16 {
+    ONE_IN_DEFAULT
 }
 
 impl InBandConfig {
@@ -62,6 +91,9 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
         let why = "it has no effect: no interface has border: true, and mark is false";
         fault("in_band", why.into());
     }
+    if let Some(option) = &in_band.option {
+        check_option(config, (in_band, option), &mut fault);
+    }
     for (i, interface) in config.interfaces.iter().enumerate() {
         if interface.border && interface.side == Side::Servers {
             let why = "an interface with side: servers has no hook; leave the key out";
@@ -79,13 +111,45 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
     errors
 }
 
+fn check_option(
+    config: &Config,
+    (in_band, option): (&InBandConfig, &OptionConfig),
+    fault: &mut impl FnMut(&str, String),
+) {
+    if !in_band.mark {
+        fault("in_band.option", "it has no effect: mark is false".into());
+    } else if config.links().next().is_none() {
+        let why = "it has no effect: no interface has side: servers, so this host is no router";
+        fault("in_band.option", why.into());
+    }
+    let address = option.address;
+    let many = address.octets()[0] >= FIRST_MULTICAST;
+    if many || address.is_unspecified() || address.is_loopback() {
+        let why = format!("found {address}; allowed: the address of this router for its servers");
+        fault("in_band.option.address", why);
+    }
+}
+
+impl Config {
+    /// Routers to which this host reports, by name, and their IPv4 addresses: options of others say nothing.
+    #[must_use]
+    pub fn routers_in_band(&self) -> Vec<(&str, Ipv4Addr)> {
+        let targets = self.cluster.iter().flat_map(|cluster| &cluster.report_to);
+        let of = targets.filter_map(|target| match target.address.0.ip() {
+            IpAddr::V4(address) => Some((target.name.as_str(), address)),
+            IpAddr::V6(_) => None,
+        });
+        of.collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_dscp_with_another_bit_is_no_mark() {
-        let in_band = InBandConfig { router_bit: 1, server_bit: 2, mark: false };
+        let in_band = InBandConfig { router_bit: 1, server_bit: 2, mark: false, option: None };
         assert_eq!(in_band.marks(), 6);
         let marks: Vec<u8> = (0..64).filter(|dscp| in_band.is_mark(*dscp)).collect();
         assert_eq!(marks, [2, 4, 6]);

@@ -48,7 +48,7 @@ pub use flowspec::{
     SpeakerKind, SpeakerPeerConfig,
 };
 pub use gateways::*;
-pub use in_band::InBandConfig;
+pub use in_band::{InBandConfig, OptionConfig};
 pub use namespace::namespace_path;
 pub use presets::Preset;
 pub use reference::{bounds, reference};

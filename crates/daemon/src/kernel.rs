@@ -289,6 +289,7 @@ impl Counters for Kernel {
                 named("sources", losses.sources),
             ],
             router: self.measured.state(),
+            in_band: self.marked.state(),
         })
     }
 

@@ -642,6 +642,7 @@ impl Owner {
             services: services.collect(),
             passed: self.counts.passed.clone(),
             cleared: self.counts.cleared,
+            in_band: self.counts.in_band.clone(),
             table_losses: self.counts.table_losses.clone(),
             warnings: self.warnings.sentences(now),
             peers,

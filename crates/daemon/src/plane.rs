@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use tidegate_bpf::HostMarks;
 use tidegate_config::Config;
 use tidegate_model::PRIORITIES;
+use tidegate_model::in_band::InBandState;
 use tidegate_model::record::What;
 use tidegate_model::remote::{Arrived, Hits, Notice};
 use tidegate_model::router::RouterState;
@@ -45,6 +46,8 @@ pub struct Counted {
     pub passed: Vec<ReasonCount>,
     /// Packets whose marks a border has cleared; `None`: there is no border.
     pub cleared: Option<u64>,
+    /// Options of congested routers that were added or read; `None`: nothing is marked.
+    pub in_band: Option<InBandState>,
     /// What found no room in the tables of connections, by the key of its table in the configuration.
     pub table_losses: Vec<ReasonCount>,
     /// What a router measures; `None`: nothing.

@@ -11,6 +11,7 @@ mod change;
 mod clients;
 mod cpus;
 mod identity;
+pub mod in_band;
 pub mod limits;
 mod listen;
 mod mode;

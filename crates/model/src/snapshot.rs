@@ -7,6 +7,7 @@ pub use flowspec::{
     FlowspecState, ImportState, ImportedState, RefusedRoutes, RouteState, SessionState,
 };
 
+use crate::in_band::InBandState;
 use crate::limits::{BucketLimits, ServiceLimits};
 use crate::record::Sums;
 use crate::remote::{Restriction, Unit};
@@ -55,6 +56,9 @@ pub struct Snapshot {
     /// Packets whose marks a border has cleared; `None`: there is no border.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cleared: Option<u64>,
+    /// Options of congested routers that were added or read; `None`: this host marks nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_band: Option<InBandState>,
     /// What found no room in the dataplane's tables, by table, since its state was made.
     #[serde(default)]
     pub table_losses: Vec<ReasonCount>,

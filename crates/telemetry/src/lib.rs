@@ -8,6 +8,7 @@
 mod bus;
 mod export;
 mod flowspec;
+mod in_band;
 mod peers;
 mod requests;
 mod router;
@@ -18,6 +19,7 @@ mod table;
 pub use bus::bus_lines;
 pub use export::{CONTENT_TYPE, Point, openmetrics, openmetrics_as_of, points, reference};
 pub use flowspec::flowspec_lines;
+pub use in_band::in_band_lines;
 pub use peers::{links_table, peers_table, remote_table};
 pub use requests::{BucketFigures, bucket_figures, buckets_table, rules_table, unevaluated_lines};
 pub use router::router_lines;

@@ -4,6 +4,7 @@
 mod bus;
 mod flowspec;
 mod gateways;
+mod in_band;
 mod levels;
 mod links;
 mod over_time;
@@ -175,6 +176,7 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
         .chain(links::METRICS)
         .chain(peers::METRICS)
         .chain(bus::METRICS)
+        .chain(in_band::METRICS)
         .chain(gateways::METRICS)
         .chain(flowspec::METRICS)
         .chain(router::METRICS)

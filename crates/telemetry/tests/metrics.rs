@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use tidegate_model::Mode;
+use tidegate_model::in_band::InBandState;
 use tidegate_model::router::RouterState;
 use tidegate_model::snapshot::{FlowspecState, Snapshot, VerdictCount};
 use tidegate_model::totals::Histogram;
 use tidegate_telemetry::{
     Kind, LABEL_BYTES_MAX, OVER_TIME, OverTime, buckets_table, bus_lines, flowspec_lines,
-    links_table, metrics, openmetrics, peers_table, points, reference, remote_table, router_lines,
-    rules_table, services_table, unevaluated_lines,
+    in_band_lines, links_table, metrics, openmetrics, peers_table, points, reference, remote_table,
+    router_lines, rules_table, services_table, unevaluated_lines,
 };
 use tidegate_units::Nanos;
 
@@ -74,6 +75,9 @@ fn the_table_of_peers_is_what_it_was() {
     golden("tests/golden/remote.txt", &remote_table(&snapshot()));
     golden("tests/golden/bus.txt", &bus_lines(&snapshot()));
     assert_eq!(bus_lines(&Snapshot::default()), "");
+    golden("tests/golden/in-band.txt", &in_band_lines(&snapshot()));
+    let nothing = Snapshot { in_band: Some(InBandState::default()), ..Snapshot::default() };
+    assert_eq!(in_band_lines(&nothing), "");
     assert_eq!(peers_table(&Snapshot::default()) + &remote_table(&Snapshot::default()), "");
 }
 

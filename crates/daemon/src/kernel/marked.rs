@@ -2,9 +2,11 @@
 //! Marks in packets as the daemon keeps them: what this host says, who has said something, and links that are made
 //! again. It is no part of what protects: whatever fails here is told, and all else goes on.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use tidegate_bpf::{Dataplane, HostMarks, Interface, Marks};
+use tidegate_bpf::{Dataplane, Error, HostMarks, Interface, Marks, Options};
 use tidegate_config::{Config, InBandConfig};
+use tidegate_model::in_band::{InBandState, RouterSaid};
 use tidegate_units::Nanos;
 
 /// How often links are looked after.
@@ -15,10 +17,20 @@ const LOOK_EVERY: Nanos = Nanos::SECOND;
 pub(super) struct Marked {
     marks: Option<Marks>,
     interfaces: Vec<Interface>,
+    /// Whose options are read, by their names.
+    routers: Vec<(String, Ipv4Addr)>,
+    /// Options are for others: they are not read here.
+    is_router: bool,
     /// Why they could not be loaded.
     unloaded: Option<String>,
     /// Where they are not attached, one sentence each.
     unattached: Vec<String>,
+    /// What was added to packets and read in them, as of the last tick.
+    options: Options,
+    /// Packets for which routers have added options, since the start.
+    ever: BTreeMap<Ipv4Addr, u64>,
+    /// Why options of routers are not read.
+    unread: Option<String>,
     /// What failed in the last tick.
     failed: Option<String>,
     look_at: Nanos,
@@ -41,6 +53,7 @@ impl Marked {
             Ok(marks) => marked.marks = Some(marks),
             Err(error) => marked.unloaded = Some(error.to_string()),
         }
+        marked.know(config);
         marked.attach(dataplane);
         marked.doubts().for_each(|text| tracing::warn!("{text}"));
         marked
@@ -69,7 +82,23 @@ impl Marked {
         if let Some(marks) = &mut self.marks {
             marks.follow(bits);
         }
+        self.know(config);
         self.attach(dataplane);
+    }
+
+    fn know(&mut self, config: &Config) {
+        self.is_router = config.links().next().is_some();
+        let known = config.routers_in_band().into_iter();
+        self.routers = known.map(|(name, address)| (name.to_owned(), address)).collect();
+        self.read();
+    }
+
+    /// Says whose options are read.
+    fn read(&mut self) {
+        let addresses: Vec<_> = self.routers.iter().map(|(_, address)| *address).collect();
+        let addresses = (!self.is_router).then_some(addresses.as_slice());
+        let known = self.marks.as_mut().map_or(Ok(()), |marks| marks.know(addresses));
+        self.unread = known.err().map(|error| error.to_string());
     }
 
     fn attach(&mut self, dataplane: &Dataplane) {
@@ -90,16 +119,54 @@ impl Marked {
             if self.marks.as_ref().is_some_and(|marks| !marks.is_attached()) {
                 self.attach(dataplane);
             }
+            if self.unread.is_some() {
+                self.read();
+            }
         }
         let Some(marks) = &mut self.marks else { return Vec::new() };
-        let done = marks.say(now, &says).and_then(|()| marks.servers());
+        let done = said(marks, now, &says);
         self.failed = done.as_ref().err().map(ToString::to_string);
-        done.unwrap_or_default()
+        let Ok((servers, options)) = done else { return Vec::new() };
+        for (address, said) in &options.routers {
+            let before = self.options.routers.get(address).copied();
+            // Fewer than before: it has begun anew.
+            let before = before.filter(|before| before.entries <= said.entries);
+            let more = said.packets.saturating_sub(before.map_or(0, |before| before.packets));
+            *self.ever.entry(*address).or_default() += more;
+        }
+        self.options = options;
+        servers
+    }
+
+    /// What was added to packets, and what routers have said in them; `None`: nothing is marked.
+    pub(super) fn state(&self) -> Option<InBandState> {
+        self.marks.as_ref()?;
+        let said = |(router, address): &(String, Ipv4Addr)| {
+            let said = self.options.routers.get(address)?;
+            let (entries, packets, at) = (said.entries, said.packets, said.at);
+            let packets_ever = self.ever.get(address).copied().unwrap_or(0);
+            let (router, address) = (router.clone(), *address);
+            Some(RouterSaid { router, address, entries, packets, packets_ever, at })
+        };
+        let Options { added, no_room, strangers, .. } = self.options;
+        let routers = self.routers.iter().filter_map(said).collect();
+        Some(InBandState { added, no_room, routers, strangers })
     }
 
     /// What an operator should know, one sentence each.
     pub(super) fn doubts(&self) -> impl Iterator<Item = String> + '_ {
-        let problems = self.unloaded.iter().chain(&self.unattached).chain(&self.failed);
+        let problems =
+            self.unloaded.iter().chain(&self.unattached).chain(&self.unread).chain(&self.failed);
         problems.map(|text| format!("in_band: not everything is marked: {text}"))
     }
+}
+
+/// Says what this host says, and reads what others have said.
+fn said(
+    marks: &mut Marks,
+    now: Nanos,
+    says: &HostMarks,
+) -> Result<(Vec<Ipv4Addr>, Options), Error> {
+    marks.say(now, says)?;
+    Ok((marks.servers()?, marks.options()?))
 }

@@ -2,6 +2,7 @@
 //! A snapshot of everything.
 
 use tidegate_model::Mode;
+use tidegate_model::in_band::{InBandState, RouterSaid};
 use tidegate_model::limits::{BucketLimits, Cause, ServiceLimits, Why};
 use tidegate_model::record::{Levels, Shed, Sums};
 use tidegate_model::remote::{Restriction, Unit};
@@ -500,6 +501,18 @@ pub(crate) fn links() -> Vec<LinkState> {
     ]
 }
 
+fn in_band() -> InBandState {
+    let router = RouterSaid {
+        router: "r1".into(),
+        address: [192, 0, 2, 1].into(),
+        entries: 150,
+        packets: 1200,
+        packets_ever: 4800,
+        at: Nanos::from_millis(99_700),
+    };
+    InBandState { added: 40, no_room: 2, routers: vec![router], strangers: 5 }
+}
+
 pub(crate) fn snapshot() -> Snapshot {
     let watched = ServiceState {
         name: "watched".into(),
@@ -531,6 +544,7 @@ pub(crate) fn snapshot() -> Snapshot {
         services: vec![shop(), watched, unknown],
         passed: vec![ReasonCount { reason: "not-service".into(), count: 12 }],
         cleared: Some(12),
+        in_band: Some(in_band()),
         table_losses: vec![ReasonCount { reason: "handshakes".into(), count: 3 }],
         warnings: vec!["the accept queue of silent cannot be read".into()],
         peers: vec![

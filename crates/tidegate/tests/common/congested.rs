@@ -59,9 +59,15 @@ impl World {
     }
 
     fn start(&self, host: &str, interfaces: &str, service: &str, cluster: &str) -> Daemon {
-        let marks = "in_band: {router_bit: 1, server_bit: 2, mark: true}\n";
-        let marks = if self.marks { marks } else { "" };
         let border = self.marks && host == "r";
+        let net = self.net;
+        let option = if border {
+            format!(", option: {{address: 10.{net}.1.1, one_in: 4}}")
+        } else {
+            String::new()
+        };
+        let marks = format!("in_band: {{router_bit: 1, server_bit: 2, mark: true{option}}}\n");
+        let marks = if self.marks { marks } else { String::new() };
         let above = format!(
             "interfaces: [{{name: v0, attach: tcx, border: {border}}}{interfaces}]\n{marks}services:\n  shop: {service}\n"
         );

@@ -60,7 +60,7 @@ pub use lately::Lately;
 pub use limits::ServiceParams;
 #[doc(hidden)]
 pub use marks::MarkHooks;
-pub use marks::{HostMarks, MarkObjects, Marks, Options, Said};
+pub use marks::{HostMarks, MarkObjects, Marks, OptionCounts, RouterEntries};
 pub use mount::foreign_program;
 pub use namespace::{offload_notes, xdp_costs};
 pub use pins::{prepare as prepare_pins, shown as shown_pins};

@@ -77,20 +77,20 @@ pub struct HostMarks {
 
 /// Options of routers (bpf/mark/option.h), since this was loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct OptionCounts {
     /// As a router: packets that got one.
     pub added: u64,
     /// As a router: packets that should have got one and had no room.
     pub no_room: u64,
     /// As a server: what routers that are known have said since they began last, by their addresses.
-    pub routers: BTreeMap<Ipv4Addr, Said>,
+    pub routers: BTreeMap<Ipv4Addr, RouterEntries>,
     /// As a server: entries of others.
     pub strangers: u64,
 }
 
 /// What one router has said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct RouterEntries {
     /// Entries that were read.
     pub entries: u64,
     /// About so many packets that have passed it stand behind them.
@@ -273,13 +273,13 @@ impl Marks {
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub fn options(&self) -> Result<Options, Error> {
+    pub fn options(&self) -> Result<OptionCounts, Error> {
         let counts: MarkCounts = self.maps.read(COUNTS, 0)?;
-        let mut options = Options {
+        let mut options = OptionCounts {
             added: counts.added,
             no_room: counts.no_room,
             strangers: counts.strangers,
-            ..Options::default()
+            ..OptionCounts::default()
         };
         let map = self.maps.get(ROUTERS)?;
         for router in &self.routers {
@@ -288,7 +288,7 @@ impl Marks {
             let Some(said) = value.filter(|said| said.entries > 0) else { continue };
             let each = f64::from(u16::MAX) / f64::from(said.share.max(1));
             let packets = (said.entries as f64 * each).round() as u64;
-            let said = Said { entries: said.entries, packets, at: Nanos(said.at_ns) };
+            let said = RouterEntries { entries: said.entries, packets, at: Nanos(said.at_ns) };
             options.routers.insert(*router, said);
         }
         Ok(options)

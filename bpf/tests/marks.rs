@@ -11,7 +11,7 @@ use support::checksum;
 use support::netns::wait_for;
 use support::object::{COMPILERS, mark_objects, require_root};
 use support::packet::{Packet, eth};
-use tidegate_bpf::{HostMarks, MarkHooks, Marks, Options};
+use tidegate_bpf::{HostMarks, MarkHooks, Marks, OptionCounts};
 use tidegate_config::{InBandConfig, OptionConfig};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
@@ -345,7 +345,7 @@ fn a_server_that_refuses_counts_what_routers_that_it_knows_say() {
     let give = |options: &[u8]| drop(hooks.give(false, &with(options)).unwrap());
     say(&mut marks, &CALM);
     give(&option(&[entry(ROUTER, 8191, 1)]));
-    assert_eq!(marks.options().unwrap(), Options::default(), "it refuses nobody");
+    assert_eq!(marks.options().unwrap(), OptionCounts::default(), "it refuses nobody");
     say(&mut marks, &OVERLOADED);
     (0..100).for_each(|_| give(&option(&[entry(ROUTER, 8191, 1)])));
     assert_eq!(said(&marks, ROUTER), Some((100, 800)));

@@ -257,11 +257,16 @@ mod tests {
     use super::*;
     use tidegate_units::Rate;
 
-    /// A service of 100/s whose responses take 20 ms, ten seconds after its start.
+    /// A service of 100/s whose responses take 20 ms, while so many pile up.
+    fn limits(piles: u64) -> Option<limits::Onset> {
+        let (pace, response) = (Rate::per_second(100.0), Nanos::from_millis(20));
+        Some(limits::Onset { pace, response, usual: 2, most: 40, piles })
+    }
+
+    /// The same, ten seconds after its start.
     fn onset(late_ms: u64) -> Onset {
         let mut onset = Onset::default();
-        let (pace, response) = (Rate::per_second(100.0), Nanos::from_millis(20));
-        onset.set(Some(limits::Onset { pace, response, usual: 2, most: 40, piles: 0 }), false);
+        onset.set(limits(0), false);
         ticks(&mut onset, 1, late_ms);
         ticks(&mut onset, 6, late_ms);
         onset
@@ -284,6 +289,23 @@ mod tests {
             onset.passes(now);
             full
         })
+    }
+
+    /// What usually comes in a stall is no part of the sum, also when it is over, and teaches no burst.
+    #[test]
+    fn what_piles_up_in_a_stall_is_excused_once() {
+        let mut onset = onset(0);
+        onset.set(limits(60), false);
+        let now = Nanos::from_secs(10);
+        assert!((0..100).all(|n| onset.asks(now, n).is_none()), "40 and 60 that pile up");
+        assert!(onset.asks(now, 101).is_some(), "and one more");
+        onset.set(limits(0), false);
+        assert!(onset.asks(now, 102).is_some(), "those beyond are still there");
+        onset.set(limits(0), false);
+        assert!(onset.sum > 40.0, "{}", onset.sum);
+        let later = now + Nanos::from_secs(20);
+        assert!(onset.asks(later, 0).is_none());
+        assert!(onset.borne < 60.0, "{}", onset.borne);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use tidegate_bpf::{Dataplane, Error, HostMarks, Interface, Marks, Options};
+use tidegate_bpf::{Dataplane, Error, HostMarks, Interface, Marks, OptionCounts};
 use tidegate_config::{Config, InBandConfig};
 use tidegate_model::in_band::{InBandState, RouterSaid};
 use tidegate_units::Nanos;
@@ -26,7 +26,7 @@ pub(super) struct Marked {
     /// Where they are not attached, one sentence each.
     unattached: Vec<String>,
     /// What was added to packets and read in them, as of the last tick.
-    options: Options,
+    options: OptionCounts,
     /// Packets for which routers have added options, since the start.
     ever: BTreeMap<Ipv4Addr, u64>,
     /// Why options of routers are not read.
@@ -148,7 +148,7 @@ impl Marked {
             let (router, address) = (router.clone(), *address);
             Some(RouterSaid { router, address, entries, packets, packets_ever, at })
         };
-        let Options { added, no_room, strangers, .. } = self.options;
+        let OptionCounts { added, no_room, strangers, .. } = self.options;
         let routers = self.routers.iter().filter_map(said).collect();
         Some(InBandState { added, no_room, routers, strangers })
     }
@@ -166,7 +166,7 @@ fn said(
     marks: &mut Marks,
     now: Nanos,
     says: &HostMarks,
-) -> Result<(Vec<Ipv4Addr>, Options), Error> {
+) -> Result<(Vec<Ipv4Addr>, OptionCounts), Error> {
     marks.say(now, says)?;
     Ok((marks.servers()?, marks.options()?))
 }

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
+/// The file systems that are in memory themselves (linux/magic.h: tmpfs, ramfs).
+pub(crate) const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+
 /// How often a condition is looked at while waiting for it.
 const POLL: Nanos = Nanos::from_millis(5);
 /// How much of a program's words an error repeats, in bytes.

@@ -11,7 +11,7 @@
 use crate::cgroup::Cgroups;
 use crate::error::{LabError, Result};
 use crate::os;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, statfs};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use tidegate_units::Nanos;
@@ -58,6 +58,7 @@ pub(crate) fn reserve() -> Result<String> {
         let id = format!("tg{pid}-{number}");
         match fs::create_dir(dir(&id)) {
             Ok(()) => {
+                keep_in_memory(&dir(&id))?;
                 let started = start_time(pid).unwrap_or(0);
                 os::write(&dir(&id).join("owner"), format!("{pid} {started}\n"))?;
                 // Servers read their files as other users, whatever our umask.
@@ -69,6 +70,17 @@ pub(crate) fn reserve() -> Result<String> {
         }
     }
     Err(LabError::Plan(format!("more than {LABS_MAX} labs in one process")))
+}
+
+/// `/run` is in memory on the hosts of users, and not in every container. On a disk a rename may wait for others that
+/// write there, and the control loop of what is measured with it.
+fn keep_in_memory(dir: &Path) -> Result<()> {
+    let path = os::text(dir);
+    let on = statfs(dir).map_err(|e| LabError::Io { what: path.clone(), source: e.into() })?;
+    if !os::IN_MEMORY.contains(&on.f_type) {
+        os::run("mount", &["-t", "tmpfs", "-o", "mode=0755", "tidegate-lab", &path])?;
+    }
+    Ok(())
 }
 
 /// The directory of a lab.
@@ -126,9 +138,11 @@ pub fn teardown(id: &str) -> Vec<String> {
     {
         problems.push(format!("{id}: processes outlive SIGKILL"));
     }
-    let bpf = dir(id).join("bpf");
-    if is_mount(&bpf) && os::run("umount", &["-l", &os::text(&bpf)]).is_err() && is_mount(&bpf) {
-        problems.push(format!("{}: still mounted", bpf.display()));
+    for mounted in [dir(id).join("bpf"), dir(id)] {
+        let gone = || !is_mount(&mounted);
+        if !gone() && os::run("umount", &["-l", &os::text(&mounted)]).is_err() && !gone() {
+            problems.push(format!("{}: still mounted", mounted.display()));
+        }
     }
     remove_namespaces(id, &mut problems);
     if let Some(cgroups) = cgroups {

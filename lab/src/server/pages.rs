@@ -3,6 +3,7 @@
 //! server's cgroup holds those of a few requests. With more in service pages are evicted before they are
 //! needed again, and each has to be read from the disk: the server thrashes, also without swap.
 
+use crate::os;
 use rustix::fs::{Advice, Mode, OFlags, fadvise, fstatfs, open};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -18,8 +19,6 @@ const WRITE_BYTES: usize = 1 << 20;
 /// Most bytes of the whole file, and most rounds of a request.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 const ROUNDS_MAX: u32 = 1_000;
-/// The file systems that are in memory themselves (linux/magic.h: tmpfs, ramfs).
-const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// What requests read, and the memory for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +52,7 @@ impl Pages {
         }
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = File::from(open(folder.as_path(), flags, Mode::RUSR | Mode::WUSR)?);
-        if IN_MEMORY.contains(&fstatfs(&file)?.f_type) {
+        if os::IN_MEMORY.contains(&fstatfs(&file)?.f_type) {
             return Err(io::Error::other(format!("{}: it is no disk", folder.display())));
         }
         let piece = vec![0x5a; WRITE_BYTES];

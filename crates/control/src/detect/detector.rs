@@ -199,8 +199,8 @@ impl Detector {
         self.history.push(tick.sums);
         let age_max = age_max(signals);
         self.standing.see(signals, age_max);
-        let pause = signals.time.pause.and_then(|pause| pause.within(age_max));
-        self.turn_s = pause.map(|pause| pause.as_secs_f64());
+        let turn = signals.time.turn.and_then(|turn| turn.within(age_max));
+        self.turn_s = turn.map(|turn| turn.as_secs_f64());
         self.learn(&tick);
         let harmless = self.see_harmless(&tick, signals, limit, age_max);
         let excess = self.excess(tick.waiting).0;
@@ -329,7 +329,7 @@ impl Detector {
             let unused_s = LASTING_SECONDS.max(UNUSED_LIVES * episode.life_s);
             in_vain
                 || self.held.lasts()
-                || episode.missing >= self.release_arrivals
+                || episode.fits(self.release_arrivals)
                 || episode.unused_s >= unused_s && episode.unused >= ENOUGH_ARRIVALS
         });
         if !over {

@@ -2,6 +2,7 @@
 //! An overload while it lasts: capacity and target. What corrects them is in trial.rs.
 
 use super::Tick;
+use super::bursts::Bursts;
 use super::detector::Actuator;
 use super::echo::Echo;
 use super::harmless::HARMLESS_CEILINGS;
@@ -66,6 +67,8 @@ pub(super) struct Episode {
     pub(super) trial: Trial,
     /// Arrivals missing to 0.97·μ.
     pub(super) missing: f64,
+    /// How bursty they come.
+    pub(super) bursts: Bursts,
     /// Seconds and arrivals since the last refusal.
     pub(super) unused_s: f64,
     pub(super) unused: f64,
@@ -119,6 +122,7 @@ impl Episode {
             search: None,
             trial: Trial::default(),
             missing: 0.0,
+            bursts: Bursts::default(),
             unused_s: 0.0,
             unused: 0.0,
             cause: None,
@@ -245,6 +249,12 @@ impl Episode {
         self.echo = Echo::default();
     }
 
+    /// Whether so many fewer come than complete that it is no chance: `enough` are missing, or more where they come in
+    /// batches.
+    pub(super) fn fits(&self, enough: f64) -> bool {
+        self.missing >= enough * self.bursts.factor()
+    }
+
     /// Whether the ceiling has an effect: far more in flight than it lets in, while the server is
     /// free and fast, is no queue that refusals shorten.
     pub(super) fn effect(&mut self, tick: &Tick, harmless: bool, objective_s: f64) {
@@ -297,6 +307,7 @@ impl Episode {
         // Who comes again now would come in now, if the limits went.
         let pressing = tick.sums.with_repeated();
         self.missing = (self.missing + RELEASE_SHARE * departures * seconds - pressing).max(0.0);
+        self.bursts.see(&tick.sums, pressing);
         if self.actuator == Actuator::Rules {
             // What is refused is another kind of work than what is completed: no comparison.
             self.missing = 0.0;

@@ -16,7 +16,8 @@
 //!
 //! Windows of 3 ticks to 51 s, each 1.4 times the one before: ten times the capacity shows within
 //! 3 ticks, twice within about 50 departures, 1.1 times within some thousand. (A family of windows
-//! does what a CUSUM test does, Page 1954, with the shape of the growth at hand for 2 and 3.)
+//! does what a CUSUM test does, Page 1954, with the shape of the growth at hand for 2 and 3.) Parts of a window count by
+//! their seconds: where the processor is full the control loop may be late by several ticks.
 //!
 //! **Time.** Jobs in flight beyond what an unsaturated server holds at the present throughput
 //! (Little's law with the baseline; TCP Vegas' diff).
@@ -76,10 +77,9 @@ pub(crate) fn balance(history: &History, waiting: f64) -> bool {
     false
 }
 
-/// Sums of the k-th of `of` equal parts of the window, oldest first, and its length in ticks.
-fn part(history: &History, window: usize, k: usize, of: usize) -> (Sums, f64) {
-    let (from, to) = (window - window * k / of, window - window * (k + 1) / of);
-    (history.between(from, to), (from - to) as f64)
+/// Sums of the k-th of `of` parts of the window with as many ticks each, oldest first.
+fn part(history: &History, window: usize, k: usize, of: usize) -> Sums {
+    history.between(window - window * k / of, window - window * (k + 1) / of)
 }
 
 fn lasting(history: &History, window: usize) -> bool {
@@ -94,10 +94,10 @@ fn lasting(history: &History, window: usize) -> bool {
         return false;
     }
     let blocks = window.min(BLOCKS);
-    let even = excess / window as f64;
+    let even = excess / all.seconds;
     let squares: f64 = (0..blocks)
         .map(|k| part(history, window, k, blocks))
-        .map(|(sums, ticks)| sums.excess() - even * ticks)
+        .map(|sums| sums.excess() - even * sums.seconds)
         .map(|d| d * d)
         .sum();
     // Variance of the sum of the blocks: blocks times the sample variance of one.
@@ -105,17 +105,16 @@ fn lasting(history: &History, window: usize) -> bool {
     if excess * excess < DEVIATIONS * DEVIATIONS * shown {
         return false;
     }
-    let ((early, early_ticks), (late, late_ticks)) =
-        (part(history, window, 0, 2), part(history, window, 1, 2));
-    if late.excess() < LATE_MIN * even * late_ticks
-        || early.excess() < EARLY_MIN * even * early_ticks
+    let (early, late) = (part(history, window, 0, 2), part(history, window, 1, 2));
+    if late.excess() < LATE_MIN * even * late.seconds
+        || early.excess() < EARLY_MIN * even * early.seconds
     {
         return false;
     }
     // What the earlier half says about the later one.
-    let expected = early.completed / early_ticks * late_ticks;
+    let expected = early.rate() * late.seconds;
     let rising = late.completed > 1.25 * expected + 2.0 * expected.sqrt();
-    !rising && steady(history, window, all.completed / window as f64)
+    !rising && steady(history, window, all.rate())
 }
 
 /// Whether completions are below what they were, in a way that may also be a server whose answers
@@ -124,9 +123,8 @@ fn lasting(history: &History, window: usize) -> bool {
 fn fallen(history: &History, window: usize, waiting: f64) -> bool {
     let now = history.last(window);
     let before = history.between(window + BEFORE_TICKS_MIN.max(2 * window), window);
-    let ((early, early_ticks), (late, late_ticks)) =
-        (part(history, window, 0, 2), part(history, window, 1, 2));
-    let even = early.completed / early_ticks * late_ticks;
+    let (early, late) = (part(history, window, 0, 2), part(history, window, 1, 2));
+    let even = early.rate() * late.seconds;
     let on_the_way = late.completed > 1.1 * even + even.sqrt();
     if before.seconds <= 0.0 {
         // Nothing before: completions that rise are a server that is only getting to work.
@@ -144,10 +142,10 @@ pub(crate) fn lossy(history: &History) -> bool {
     last.is_some_and(|sums| sums.lost() > LOST_SHARE * sums.offered)
 }
 
-fn steady(history: &History, window: usize, completed_per_tick: f64) -> bool {
+fn steady(history: &History, window: usize, completed: f64) -> bool {
     let quarters = window.min(4);
-    (0..quarters).map(|k| part(history, window, k, quarters)).all(|(sums, ticks)| {
-        let even = completed_per_tick * ticks;
+    (0..quarters).map(|k| part(history, window, k, quarters)).all(|sums| {
+        let even = completed * sums.seconds;
         sums.completed >= 0.5 * even - even.sqrt()
     })
 }
@@ -214,10 +212,16 @@ mod tests {
     use tidegate_model::signals::Reading;
 
     fn history(ticks: &[(f64, f64)]) -> History {
+        let even: Vec<_> = ticks.iter().map(|(came, done)| (0.1, *came, *done)).collect();
+        uneven(&even)
+    }
+
+    /// Ticks of so many seconds each.
+    fn uneven(ticks: &[(f64, f64, f64)]) -> History {
         let mut history = History::default();
-        for (offered, completed) in ticks {
+        for (seconds, offered, completed) in ticks {
             history.push(Sums {
-                seconds: 0.1,
+                seconds: *seconds,
                 offered: *offered,
                 completed: *completed,
                 growth: *offered - *completed,
@@ -283,6 +287,27 @@ mod tests {
         for _ in 0..12 {
             assert!(!balance(&with(&burst), 200.0), "burst after {} ticks", burst.len());
             burst.push((20.0, 26.0));
+        }
+    }
+
+    /// A tick of 0.75 s among those of 0.1 s has as much of all as the time says; the next one is short.
+    #[test]
+    fn ticks_that_are_late_hide_nothing_and_make_nothing_up() {
+        for (came, shows) in [(600.0, true), (1800.0, true), (200.0, false)] {
+            let mut ticks = vec![(0.1, 20.0, 20.0); 20];
+            let mut shown = false;
+            for seconds in [0.1, 0.1, 0.75, 0.05, 0.1, 0.1, 0.3, 0.02, 0.1] {
+                let done = if shows { 260.0 } else { came };
+                ticks.push((seconds, came * seconds, done * seconds));
+                shown |= balance(&uneven(&ticks), 200.0);
+            }
+            assert_eq!(shown, shows, "{came}/s");
+        }
+        let mut burst = vec![(0.1, 20.0, 20.0); 20];
+        burst.push((0.75, 350.0, 195.0));
+        for seconds in [0.05, 0.1, 0.1, 0.3, 0.1, 0.1] {
+            assert!(!balance(&uneven(&burst), 200.0), "after {} ticks", burst.len());
+            burst.push((seconds, 200.0 * seconds, 260.0 * seconds));
         }
     }
 

@@ -59,6 +59,7 @@
 //! | `scale.rs` | the numbers that all of them measure by |
 //! | `evidence.rs`, `history.rs` | imbalance and losses of the last ticks; CPU and queue that stand |
 //! | `baseline.rs`, `exchanges.rs` | response times while calm; one unit for what is compared |
+//! | `bursts.rs` | whether arrivals come in batches: gaps between them are no end |
 //! | `refusals.rs` | refusals that are no client's doing |
 //! | `episode.rs`, `trial.rs` | an overload: capacity and target; a try of more in flight |
 //! | `echo.rs` | new work fits again, and only repeated SYNs are too many |
@@ -76,6 +77,7 @@
 
 mod alarm;
 mod baseline;
+mod bursts;
 mod coming;
 mod detector;
 mod echo;

@@ -55,6 +55,8 @@ const ACCEPT_QUEUE_FULL_Q10: u32 = 1024;
 const LOW_HEADROOM: f64 = 0.5;
 /// The share of that, above the usual, at which the whole limit holds again.
 const LOW_REST: f64 = 0.5;
+/// However late ticks are, it takes so many to say that no alarm comes.
+const FULL_TICKS: f64 = 5.0;
 /// Seconds without a refusal after which the limit of calm is as it was before, at most.
 const FULL_SECONDS_MAX: f64 = 2.0;
 
@@ -236,8 +238,9 @@ impl Controller for DefaultController {
         let (gap, known) = (is_gap(signals), matches!(load, Load::Calm(_) | Load::Overload(_)));
         if known && !gap {
             let full = matches!(&load, Load::Calm(calm) if calm.refused);
-            // It leaks: where few come, most ticks have no refusal.
-            let seconds = if full { period_s(signals) } else { -period_s(signals) };
+            // It leaks: where few come, most ticks have no refusal. A tick that is late has seen no more than another.
+            let seconds = period_s(signals).min(LASTING_SECONDS / FULL_TICKS);
+            let seconds = if full { seconds } else { -seconds };
             self.full_s = (self.full_s + seconds).clamp(0.0, FULL_SECONDS_MAX);
         }
         match load {
@@ -303,5 +306,23 @@ mod tests {
         }
         assert!(tick(12, 0).waiting_low.is_none(), "a tick without one");
         assert!((13..16).any(|n| tick(n, 0).waiting_low.is_some()));
+    }
+
+    /// In a tick of 0.8 s, for which nobody has looked, no alarm could come.
+    #[test]
+    fn a_tick_that_is_late_does_not_end_it() {
+        let mut controller = calm();
+        let mut tick = |ms: u64, period: u64| {
+            let mut signals = signals(400, (20, 20, 2), 10);
+            (signals.now, signals.period) = (Nanos::from_millis(ms), Nanos::from_millis(period));
+            if let Some(counts) = &mut signals.balance.counts {
+                (counts.value.offered, counts.value.refused) = (20 + period / 100, period / 100);
+            }
+            controller.tick(&signals, Mode::Enforce).waiting_low.is_some()
+        };
+        assert!((1..=4).all(|n| tick(40_000 + 100 * n, 100)));
+        assert!(tick(41_200, 800), "only a fifth of a second of it counts");
+        assert!((1..=4).all(|n| tick(41_200 + 100 * n, 100)));
+        assert!(!(5..=8).all(|n| tick(41_200 + 100 * n, 100)), "it ends all the same");
     }
 }

@@ -214,6 +214,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
                 request_id: None,
                 reported_by_id: false,
                 share: None,
+                turn: None,
                 headers: &NoHeaders,
             };
             gate.ask(now, &ask).passes()

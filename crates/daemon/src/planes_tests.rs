@@ -170,6 +170,7 @@ fn ask() -> Ask<'static> {
         request_id: None,
         reported_by_id: false,
         share: None,
+        turn: None,
         headers: &NoHeaders,
     }
 }

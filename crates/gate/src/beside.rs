@@ -40,7 +40,7 @@ fn both(
     of: Question,
     behind: impl FnOnce() -> Decided,
 ) -> Decided {
-    let Who { priority, random, source } = of.who;
+    let Who { priority, random, source, .. } = of.who;
     let mut chain = bucket.chain();
     let before = chain.clone();
     let event = Event { random: random as u32, priority, ..Event::at(of.now.0) };

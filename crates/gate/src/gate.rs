@@ -11,6 +11,7 @@ use crate::refusal::{RateLimit, Refusal};
 use crate::routes::{Gateway, Routing, Target};
 use crate::service::{Bucket, Counted, Decided, GateState, Who};
 use crate::sketch::Sketch;
+use crate::turns::Turn;
 use crate::unguessable::Unguessable;
 use crate::waiting::{Subject, Waiting};
 use std::hash::{BuildHasher, RandomState};
@@ -64,6 +65,8 @@ pub struct Ask<'a> {
     /// The share of such requests that the proxy asks about, in ten-thousandths, where it can refuse the others by
     /// itself and this is known of the question.
     pub share: Option<u32>,
+    /// When the turn of its loop began in which the proxy asks, where it says so.
+    pub turn: Option<Turn>,
     /// Its headers.
     pub headers: &'a dyn Headers,
 }
@@ -236,7 +239,7 @@ impl Gate {
             rate_limit_fields: gateway.rate_limit_fields,
         };
         self.estimate(now, (gateway.asked.as_ref(), ask.share), &subject);
-        let decided = self.decide(now, (&subject, served.told.as_ref()), waits);
+        let decided = self.decide(now, (&subject, served.told.as_ref()), (waits, ask.turn));
         if let Some(delay) = decided.delay {
             return Err(Box::new(Waiting::new(&subject, now + delay)));
         }
@@ -264,10 +267,15 @@ impl Gate {
         Answer::unevaluated(reason)
     }
 
-    fn decide(&self, now: Nanos, (of, told): (&Subject<'_>, &Bucket), waits: bool) -> Decided {
+    fn decide(
+        &self,
+        now: Nanos,
+        (of, told): (&Subject<'_>, &Bucket),
+        (waits, turn): (bool, Option<Turn>),
+    ) -> Decided {
         let source =
             of.client.map(|client| self.sources.source(mapped(client), of.service.identity));
-        let who = Who { priority: of.priority, random: self.random(), source };
+        let who = Who { priority: of.priority, random: self.random(), source, turn };
         let lease = Lease::at(Nanos(self.heartbeat.load(Relaxed)), now);
         let service = of.service;
         if let Some(reason) = lease.passes(self.released.load(Relaxed)) {

@@ -6,9 +6,9 @@
 use crate::counters::{Counter, Times};
 use crate::flight::Completion;
 use crate::onset::Onset;
-use crate::pauses::Pauses;
 use crate::refusal::Backlog;
 use crate::reports::Reports;
+use crate::turns::{Turn, Turns};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_config::ServiceConfig;
@@ -85,7 +85,7 @@ struct Limited {
     /// they would move the level of thresholds.
     in_flight: [InFlight; PRIORITIES],
     onset: Onset,
-    pauses: Pauses,
+    turns: Turns,
     /// The share of what may wait beyond the usual while an overload begins that this priority must leave.
     kept: [f64; PRIORITIES],
     min_rate: Option<Rate>,
@@ -141,8 +141,8 @@ pub(crate) struct Service {
     pub(crate) backlog: Backlog,
     /// Requests per second that are admitted while that is limited, as bits of an f64; else 0.
     rate: AtomicU64,
-    /// For how long nobody asks, in nanoseconds, as of the last tick.
-    pause: AtomicU64,
+    /// How long turns of the proxy are, in nanoseconds, as of the last tick.
+    turn: AtomicU64,
 }
 
 /// A chain's word on a request, and whether it goes on to the server.
@@ -162,6 +162,8 @@ pub(crate) struct Who {
     pub(crate) random: u64,
     /// A seeded hash of the client; `None`: the proxy does not say who it is.
     pub(crate) source: Option<u64>,
+    /// Of a proxy that says it.
+    pub(crate) turn: Option<Turn>,
 }
 
 impl Service {
@@ -174,7 +176,7 @@ impl Service {
                 chain,
                 in_flight: [InFlight::default(); PRIORITIES],
                 onset: Onset::default(),
-                pauses: Pauses::default(),
+                turns: Turns::default(),
                 kept: [0.0; PRIORITIES],
                 min_rate: None,
                 refused: [None; PRIORITIES],
@@ -195,7 +197,7 @@ impl Service {
             statuses: Default::default(),
             backlog: Backlog::default(),
             rate: AtomicU64::new(0),
-            pause: AtomicU64::new(0),
+            turn: AtomicU64::new(0),
         }
     }
 
@@ -270,11 +272,11 @@ impl Service {
     pub(crate) fn decide(
         &self,
         now: Nanos,
-        Who { priority, random, source }: Who,
+        Who { priority, random, source, turn }: Who,
         (lease, waits): (tidegate_policy::Lease, bool),
     ) -> Decided {
         let mut limited = self.limited();
-        limited.pauses.asks(now);
+        limited.turns.asks(now, turn);
         let place = usize::from(priority) % PRIORITIES;
         let waiting = self.in_flight();
         let known = (!self.reports.missing()).then_some(waiting);
@@ -486,7 +488,7 @@ impl Service {
         let (late, took) = self.reports.usual();
         let mut limited = self.limited();
         limited.onset.tick(now, late, took);
-        self.pause.store(limited.pauses.tick(now).0, Relaxed);
+        self.turn.store(limited.turns.tick(now).0, Relaxed);
     }
 
     /// In the shape of the dataplane: each request is a connection with one exchange.
@@ -505,7 +507,7 @@ impl Service {
             refused_remote,
             waiting: in_flight,
             open: in_flight,
-            pause: Some(Nanos(self.pause.load(Relaxed))),
+            turn: Some(Nanos(self.turn.load(Relaxed))),
             connections: ConnectionTotals {
                 replied: admitted,
                 proved: admitted,

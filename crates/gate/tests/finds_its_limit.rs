@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use tidegate_config::{Config, Registry, parse};
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Mode};
-use tidegate_gate::{Ask, Completion, Gate, Id, NoHeaders, Token};
+use tidegate_gate::{Ask, Completion, Gate, Id, NoHeaders, Token, Turn};
 use tidegate_model::signals::{Balance, ConnectionCounts, Counts, Reading, Signals, Time, Times};
 use tidegate_model::totals::{Histogram, ServiceTotals};
 use tidegate_units::Nanos;
@@ -83,6 +83,8 @@ struct World {
     server: Server,
     /// The proxy does everything in turns of its loop that take so long; zero: at once.
     turn: Nanos,
+    /// It asks all through its turn, as one does that shares its processor with the gate, and says when that began.
+    says: bool,
     /// What tells a beginning is not passed on.
     blind: bool,
     shed: bool,
@@ -116,6 +118,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
             kind,
             server: Server::default(),
             turn: Nanos::ZERO,
+            says: false,
             blind: false,
             shed: false,
         }
@@ -178,9 +181,15 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
         }
     }
 
+    /// When the turn began in which this happens, by the proxy's clock: milliseconds.
+    fn began(&self, at: Nanos) -> Nanos {
+        let turn = self.turn.0.max(1_000_000);
+        Nanos(at.0 / turn * turn)
+    }
+
     fn arrive(&mut self, seen: &mut Seen) {
         let came = self.next;
-        let at = self.in_turn(came);
+        let at = if self.says { came } else { self.in_turn(came) };
         self.take_reports(at);
         seen.offered += 1;
         let ask = Ask {
@@ -192,6 +201,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
             request_id: None,
             reported_by_id: false,
             share: None,
+            turn: self.says.then(|| Turn { worker: 1, began: self.began(at) }),
             headers: &NoHeaders,
         };
         let answer = self.gate.ask(at, &ask);
@@ -203,7 +213,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
             POLL
         } else {
             // The proxy reads the answer in its next turn.
-            let sent = at + self.turn;
+            let sent = if self.says { self.in_turn(at) } else { at + self.turn };
             let served = sent + self.serve(sent);
             let took = self.in_turn(served).since(at);
             let all = at.since(came) + took;
@@ -280,7 +290,7 @@ fn since(now: &ServiceTotals, before: &ServiceTotals) -> (Time, Balance) {
         open: Some(Reading::fresh(now.open)),
         silent: Some(Reading::fresh(now.silent)),
         slow: Some(Reading::fresh(now.slow)),
-        pause: now.pause.map(Reading::fresh),
+        turn: now.turn.map(Reading::fresh),
         first_byte: times(&now.first_byte, &before.first_byte),
         end: times(&now.end, &before.end),
     };
@@ -324,8 +334,18 @@ fn it_serves_the_capacity_at_any_load_and_refuses_nobody_below() {
 /// once, reads the answers in the next turn, and the responses in a later one. Meanwhile they are in flight.
 #[test]
 fn a_proxy_that_takes_turns_is_given_enough_for_each() {
+    turns_are_given_enough(false);
+}
+
+/// Where it asks all through its turn, it is known by what it says of its clock.
+#[test]
+fn a_proxy_that_says_its_turns_is_given_enough_for_each() {
+    turns_are_given_enough(true);
+}
+
+fn turns_are_given_enough(says: bool) {
     for ms in [20, 37, 50, 70, 100, 130, 150] {
-        let mut world = World::new(Reports::default());
+        let mut world = World { says, ..World::new(Reports::default()) };
         world.run(0.5, 10);
         assert_eq!(world.run(0.9, 30).refused, 0);
         for load in [3.0, 10.0] {
@@ -348,12 +368,13 @@ fn a_proxy_that_takes_turns_is_given_enough_for_each() {
 /// Below the capacity the same proxy changes nothing.
 #[test]
 fn turns_refuse_nobody_below_the_capacity() {
-    for (ms, load) in [(20, 0.9), (50, 0.9), (100, 0.7), (150, 0.5)] {
-        let mut world = World::new(Reports::default());
+    let turns = [(20, 0.9), (50, 0.9), (100, 0.7), (150, 0.5)];
+    for ((ms, load), says) in turns.into_iter().flat_map(|turn| [(turn, false), (turn, true)]) {
+        let mut world = World { says, ..World::new(Reports::default()) };
         world.turn = Nanos::from_millis(ms);
         world.run(0.3, 20);
         let seen = world.run(load, 60);
-        assert_eq!((seen.refused, world.shed), (0, false), "{ms} ms, {load}");
+        assert_eq!((seen.refused, world.shed), (0, false), "{ms} ms, {load}, says {says}");
     }
 }
 
@@ -387,6 +408,28 @@ fn batches_in_an_overload_wait_for_a_part_of_the_objective() {
         let (share, slow) = (goodput(&seen, 20), p99(seen.times));
         assert!(share >= 0.95 && slow <= OBJECTIVE, "{load}: {share}, {slow}");
         println!("batches of 20, {load}: {share:.3} of C, p99 {slow}");
+    }
+}
+
+/// A gap between batches is no end of the overload: nobody is let in for it.
+#[test]
+fn gaps_between_batches_end_no_overload() {
+    for (load, seed) in [2.0, 3.0].into_iter().flat_map(|load| (0..8).map(move |n| (load, n))) {
+        let mut world = World::new(Reports::default()).seeded(1000 + seed);
+        world.server.batch = 20.0;
+        world.run(0.4, 30);
+        world.run(load, 5);
+        let seen = world.run(load, 20);
+        let (share, slow) = (goodput(&seen, 20), p99(seen.times));
+        println!("batches of 20, {load}, {seed}: {share:.3} of C, p99 {slow}");
+        assert!(
+            share >= 0.95 && slow <= Nanos::from_millis(500),
+            "{load}, {seed}: {share}, {slow}"
+        );
+        // And the end is one, a few seconds later.
+        world.run(0.4, 10);
+        let after = world.run(0.4, 10);
+        assert_eq!(after.refused, 0, "{load}, {seed}");
     }
 }
 

@@ -64,6 +64,7 @@ fn ask<'a>(target: &'a str, client: &str) -> Ask<'a> {
         request_id: None,
         reported_by_id: false,
         share: None,
+        turn: None,
         headers: &NoHeaders,
     }
 }

@@ -164,6 +164,7 @@ gateways: {{edge: {{adapter: nginx, listen: '127.0.0.1:9470', completions: '127.
             request_id: None,
             reported_by_id: false,
             share,
+            turn: None,
             headers: &NoHeaders,
         };
         let answer = self.gate.ask(self.now, &ask);

@@ -58,6 +58,7 @@ fn ask(target: &'static str, client: [u8; 4]) -> Ask<'static> {
         request_id: None,
         reported_by_id: false,
         share: None,
+        turn: None,
         headers: &NoHeaders,
     }
 }

@@ -159,9 +159,9 @@ pub struct Time {
     /// Open connections whose client is slow to send a request.
     #[serde(default)]
     pub slow: Option<Reading<u64>>,
-    /// For how long gateways ask nothing, on average over time: a turn of a busy proxy's loop. Absent without gateways.
+    /// How long a turn of a busy proxy's loop takes, on average over time; 0: none is seen. Absent without gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pause: Option<Reading<Nanos>>,
+    pub turn: Option<Reading<Nanos>>,
     /// First bytes of responses seen in this period, and their response times: of exchanges.
     pub first_byte: Option<Reading<Times>>,
     /// Connections that ended in this period, and their durations.

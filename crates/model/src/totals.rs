@@ -36,10 +36,9 @@ pub struct ServiceTotals {
     /// Open connections whose client is slow to send a request.
     #[serde(default)]
     pub slow: u64,
-    /// For how long gateways ask nothing at a stretch, on average over time lately: a turn of a busy proxy's loop.
-    /// `None` where none asks.
+    /// How long a turn of a busy proxy's loop takes, on average over time lately; 0: none is seen. `None` without gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pause: Option<Nanos>,
+    pub turn: Option<Nanos>,
     /// What became of connections, each counted once.
     #[serde(default)]
     pub connections: ConnectionTotals,

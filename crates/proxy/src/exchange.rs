@@ -125,6 +125,7 @@ fn ask(
         request_id: id.to_str().ok(),
         reported_by_id: false,
         share: None,
+        turn: None,
         headers: &headers,
     };
     match site.queue {

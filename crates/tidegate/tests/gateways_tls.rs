@@ -183,7 +183,7 @@ impl World {
                 ("/etc/nginx/tidegate/proxy.", own.1),
                 ("server unix:/run/tidegate/edge.sock;", String::new()),
                 (
-                    "        proxy_pass http://tidegate/?slot=$tidegate_slot_high$tidegate_slot_low&at=$tidegate_tenth;\n",
+                    "        proxy_pass http://tidegate/?slot=$tidegate_slot_high$tidegate_slot_low&at=$tidegate_tenth&turn=$pid-$msec;\n",
                     String::new(),
                 ),
                 ("#tls ", String::new()),

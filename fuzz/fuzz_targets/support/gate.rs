@@ -3,8 +3,8 @@
 
 use tidegate_config::{Registry, parse};
 use tidegate_gate::{
-    Answer, Ask, Completed, Completion, Gate, HaproxyTalk, Headers, Id, caddy_report, envoy_check,
-    envoy_rate_limit, envoy_reports, forwarded_client, haproxy_report, nginx_report,
+    Answer, Ask, Completed, Completion, Gate, HaproxyTalk, Headers, Id, Turn, caddy_report,
+    envoy_check, envoy_rate_limit, envoy_reports, forwarded_client, haproxy_report, nginx_report,
     traefik_export, traefik_report,
 };
 use tidegate_model::limits::ServiceLimits;
@@ -141,6 +141,8 @@ impl Harness {
         let mut next = || parts.next().unwrap_or_default();
         let (method, target, host, id, header) = (next(), next(), next(), next(), next());
         let before = self.gate.totals(0).unwrap_or_default();
+        let said = header.len() % 2 == 1;
+        let turn = Turn { worker: id.len() as u32, began: Nanos(header.len() as u64 * 10_000_000) };
         let answer = self.gate.ask(
             self.now,
             &Ask {
@@ -152,6 +154,7 @@ impl Harness {
                 request_id: Some(id),
                 reported_by_id: id.len() % 2 == 1,
                 share: None,
+                turn: said.then_some(turn),
                 headers: &Given(header),
             },
         );

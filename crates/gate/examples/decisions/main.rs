@@ -69,6 +69,7 @@ fn in_process() {
                 request_id: Some(&ids[n % ids.len()]),
                 reported_by_id: false,
                 share: None,
+                turn: None,
                 headers: &NoHeaders,
             };
             if let Some(token) = gate.ask(now, &ask).token {

@@ -44,6 +44,7 @@ pub(super) fn answer(context: &Context, request: &Parts) -> Reply {
         request_id: headers.get(http::REQUEST),
         reported_by_id: false,
         share: None,
+        turn: None,
         headers: &headers,
     });
     let Some(refusal) = &answer.refusal else { return http::passes(&answer) };

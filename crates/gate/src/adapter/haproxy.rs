@@ -199,6 +199,7 @@ fn ask(message: &Message, ask: &mut dyn FnMut(&Ask<'_>) -> Answer) -> Option<Ans
         request_id: text("id"),
         reported_by_id: false,
         share: message.get("asked").map(share),
+        turn: None,
         headers: &headers,
     }))
 }

@@ -5,19 +5,19 @@
 //! nginx sets the headers that are asked for, so a client's own of the same name do not come here. A
 //! question without them is counted, and passes: any other status would be a 500 for the client.
 //!
-//! The target of a question may name a slot and nginx's time (see [`super::closed`]): no client can write there, as
-//! it could into a header that nginx does not set.
+//! The target of a question may name a slot and nginx's time (see [`super::closed`]), and the worker of nginx with the time
+//! at which its turn began: no client can write there, as it could into a header that nginx does not set.
 
 use super::closed::Slot;
 use super::http::{self, Reply, Served};
 use super::listen::{Stream, datagrams, streams};
 use super::{Context, nginx_report};
 use crate::asked::PARTS;
-use crate::{Ask, Headers, Id};
+use crate::{Ask, Headers, Id, Turn};
 use hyper::StatusCode;
 use hyper::http::request::Parts;
 use std::net::IpAddr;
-use tidegate_units::{Clock, DayClock};
+use tidegate_units::{Clock, DayClock, Nanos};
 
 /// The method of the client's request.
 const METHOD: &str = "x-tidegate-method";
@@ -51,7 +51,7 @@ fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
         context.misunderstood();
         return http::of_status(StatusCode::NO_CONTENT);
     };
-    let slot = request.uri.query().and_then(Slot::of);
+    let (slot, turn) = request.uri.query().map_or((None, None), said);
     let share = slot.and_then(|slot| context.closed.share(slot));
     let answer = context.ask(&Ask {
         gateway: &context.config.name,
@@ -62,6 +62,7 @@ fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
         request_id: headers.get(http::REQUEST),
         reported_by_id: false,
         share,
+        turn,
         headers: &headers,
     });
     if let Some(slot) = slot {
@@ -71,4 +72,76 @@ fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
     let mut reply = http::refuses(StatusCode::FORBIDDEN, refusal);
     http::give_reason(&mut reply, &answer);
     reply
+}
+
+/// What the target of a question says: `slot=a7&at=1764350000.2&turn=4242-1764350000.234`, or the last of them alone.
+fn said(query: &str) -> (Option<Slot>, Option<Turn>) {
+    let (slot, turn) = query.rsplit_once("turn=").unwrap_or((query, ""));
+    (Slot::of(slot.strip_suffix('&').unwrap_or(slot)), turn_of(turn))
+}
+
+/// `$pid-$msec`: nginx looks at its clock once a turn.
+fn turn_of(text: &str) -> Option<Turn> {
+    let (worker, began) = text.split_once('-')?;
+    let (seconds, millis) = began.split_once('.')?;
+    let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if millis.len() != 3 || ![worker, seconds, millis].into_iter().all(all_digits) {
+        return None;
+    }
+    let millis =
+        seconds.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(millis.parse().ok()?)?;
+    let began = Nanos(millis.checked_mul(Nanos::from_millis(1).0)?);
+    Some(Turn { worker: worker.parse().ok()?, began })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TURN: Turn = Turn { worker: 4242, began: Nanos::from_millis(1_764_350_000_234) };
+
+    #[test]
+    fn a_question_says_its_slot_and_its_turn_or_one_of_them() {
+        let slot = Slot::of("slot=a7&at=1764350000.2");
+        assert!(slot.is_some());
+        for (query, expected) in [
+            ("slot=a7&at=1764350000.2&turn=4242-1764350000.234", (slot, Some(TURN))),
+            ("slot=a7&at=1764350000.2", (slot, None)),
+            ("turn=4242-1764350000.234", (None, Some(TURN))),
+            ("", (None, None)),
+            ("turn=", (None, None)),
+            ("slot=a7&at=1764350000.2&turn=4242", (slot, None)),
+            ("slot=a7&at=1764350000.2&turn=-1.234", (slot, None)),
+            ("slot=a7&at=1764350000.2&turn=4242-1764350000.2", (slot, None)),
+            ("slot=a7&at=1764350000.2&turn=4242-+764350000.234", (slot, None)),
+            ("turn=4242-99999999999999999.234", (None, None)),
+            ("turn=99999999999-1764350000.234", (None, None)),
+        ] {
+            assert_eq!(said(query), expected, "{query}");
+        }
+    }
+
+    /// What the example makes nginx ask, with its variables filled in.
+    #[test]
+    fn the_examples_question_says_both() {
+        const EXAMPLE: &str = include_str!("../../../../packaging/nginx.conf");
+        let targets = EXAMPLE.lines().filter_map(|line| {
+            let of =
+                line.trim().trim_start_matches("#tls").trim().strip_prefix("proxy_pass http")?;
+            Some(of.split_once("://tidegate/?")?.1.trim_end_matches(';'))
+        });
+        let filled = targets.map(|target| {
+            [
+                ("$tidegate_slot_high", "a"),
+                ("$tidegate_slot_low", "7"),
+                ("$tidegate_tenth", "1764350000.2"),
+                ("$pid", "4242"),
+                ("$msec", "1764350000.234"),
+            ]
+            .iter()
+            .fold(target.to_owned(), |target, (name, value)| target.replace(name, value))
+        });
+        let said: Vec<_> = filled.map(|query| said(&query)).collect();
+        assert_eq!(said, [(Slot::of("slot=a7&at=1764350000.2"), Some(TURN)), (None, Some(TURN))]);
+    }
 }

@@ -56,6 +56,7 @@ pub(crate) fn ask<'a>(target: &'a str, client: &str) -> Ask<'a> {
         request_id: None,
         reported_by_id: false,
         share: None,
+        turn: None,
         headers: &NoHeaders,
     }
 }

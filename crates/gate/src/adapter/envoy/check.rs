@@ -36,6 +36,7 @@ pub(super) fn check(
         request_id: headers.get("x-request-id").or(std::str::from_utf8(&http.id).ok()),
         reported_by_id: false,
         share: None,
+        turn: None,
         headers: &headers,
     });
     Some(told(&answer))

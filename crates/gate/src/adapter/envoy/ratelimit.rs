@@ -49,6 +49,7 @@ pub(super) fn rate_limit(
         request_id: headers.get("x-request-id"),
         reported_by_id: false,
         share: None,
+        turn: None,
         headers: &headers,
     });
     Some(told(&answer, descriptors))

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How long a turn of a busy proxy takes. It does everything in turns of one loop, and a turn with many connections takes
+//! 100 ms: once in each it asks for all requests that have come meanwhile. What is let in by one turn has to keep the
+//! server busy until the next.
+//!
+//! It shows by the time for which nobody asks. Where the proxy shares its processor with this process, questions are spread over
+//! the turn, and nothing shows; nginx says what time it was when its turn began (`$msec`), and which worker it is.
+
+use tidegate_units::Nanos;
+
+/// Seconds in which half of what was seen is forgotten.
+const HALF_LIFE: f64 = 0.5;
+/// Longer pauses of which there were fewer lately count as those that are next in length: one alone is no turn, nor does it
+/// hide those that are.
+const TURNS_MIN: f64 = 2.0;
+/// So many times what chance makes is none.
+const CHANCE: f64 = 2.0;
+/// A longer pause is none of a loop: nobody came, or the proxy stood still.
+const MOST: Nanos = Nanos::from_millis(500);
+/// So many workers are told apart.
+const WORKERS: usize = 16;
+/// Pauses are sorted by their length: of what is shorter than this, and then two sizes for each doubling, up to [`MOST`].
+const LEAST_S: f64 = 250e-6;
+const SIZES: usize = 23;
+
+/// When the turn began in which a worker of a proxy asks, by the proxy's own clock, which it reads once a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Tells the proxy's workers apart.
+    pub worker: u32,
+    /// What that clock says. Only differences count.
+    pub began: Nanos,
+}
+
+/// What is known of the turns of proxies.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    asked: Option<Nanos>,
+    ticked: Nanos,
+    between_questions: Pauses,
+    workers: [Option<Turn>; WORKERS],
+    /// The worker whose place the next unknown one takes.
+    oldest: usize,
+    between_turns: Pauses,
+}
+
+/// Pauses as a random moment finds them: a long one is found for longer. Between arrivals of a Poisson process that
+/// is twice their mean distance: that is chance, and no pause.
+#[derive(Debug, Default)]
+struct Pauses {
+    questions: f64,
+    sizes: [Size; SIZES],
+}
+
+/// Pauses of about one length: how many, their seconds, and the sum of the squares.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    pauses: f64,
+    seconds: f64,
+    squares: f64,
+}
+
+impl Turns {
+    /// Somebody asks; `turn`: of proxies that say it.
+    pub(crate) fn asks(&mut self, now: Nanos, turn: Option<Turn>) {
+        let pause = self.asked.map_or(MOST, |asked| now.since(asked));
+        self.asked = self.asked.max(Some(now));
+        self.between_questions.add(pause);
+        if let Some(turn) = turn {
+            self.says(turn);
+        }
+    }
+
+    fn says(&mut self, turn: Turn) {
+        let known = self.workers.iter_mut().flatten().find(|known| known.worker == turn.worker);
+        let Some(known) = known else {
+            self.workers[self.oldest] = Some(turn);
+            self.oldest = (self.oldest + 1) % WORKERS;
+            return;
+        };
+        // One of an earlier turn may be read later; a clock that was set back begins anew.
+        let is_earlier = turn.began < known.began && known.began.since(turn.began) < MOST;
+        let pause = if is_earlier { Nanos::ZERO } else { turn.began.since(known.began) };
+        known.began = if is_earlier { known.began } else { turn.began };
+        self.between_turns.add(pause);
+    }
+
+    /// Once a tick: how long turns are.
+    pub(crate) fn tick(&mut self, now: Nanos) -> Nanos {
+        let keep = (-now.since(self.ticked).as_secs_f64() / HALF_LIFE).exp2();
+        self.ticked = self.ticked.max(now);
+        self.between_questions.fade(keep).max(self.between_turns.fade(keep))
+    }
+}
+
+impl Pauses {
+    /// A question so long after the one before.
+    fn add(&mut self, pause: Nanos) {
+        if pause >= MOST {
+            *self = Self::default();
+            return;
+        }
+        self.questions += 1.0;
+        let pause_s = pause.as_secs_f64();
+        if pause_s <= 0.0 {
+            return;
+        }
+        let doublings = (pause_s / LEAST_S).log2().max(0.0);
+        let size = &mut self.sizes[((2.0 * doublings) as usize).min(SIZES - 1)];
+        size.pauses += 1.0;
+        size.seconds += pause_s;
+        size.squares += pause_s * pause_s;
+    }
+
+    /// Keeps so much of them; how long they are.
+    fn fade(&mut self, keep: f64) -> Nanos {
+        self.questions *= keep;
+        for size in &mut self.sizes {
+            for sum in [&mut size.pauses, &mut size.seconds, &mut size.squares] {
+                *sum *= keep;
+            }
+        }
+        let (mut few, mut all) = (0.0, Size::default());
+        for size in self.sizes.iter().rev().filter(|size| size.pauses > 0.0) {
+            if all.pauses <= 0.0 && few + size.pauses < TURNS_MIN {
+                few += size.pauses;
+                continue;
+            }
+            let mean_s = size.seconds / size.pauses;
+            all.pauses += few + size.pauses;
+            all.seconds += few * mean_s + size.seconds;
+            all.squares += few * mean_s * mean_s + size.squares;
+            few = 0.0;
+        }
+        if all.seconds <= 0.0 {
+            return Nanos::ZERO;
+        }
+        let chance_s = 2.0 * all.seconds / self.questions;
+        Nanos::from_secs_f64((all.squares / all.seconds - CHANCE * chance_s).max(0.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asks so many times a second for three seconds, in batches of so many at once.
+    fn ask(turns: &mut Turns, from: Nanos, a_second: u64, batch: u64) -> f64 {
+        let (mut last, mut found) = (from, Nanos::ZERO);
+        for n in 0..3 * a_second {
+            let now = from + Nanos(n / batch * batch * 1_000_000_000 / a_second);
+            turns.asks(now, None);
+            if now.since(last) >= Nanos::from_millis(100) {
+                last = now;
+                found = turns.tick(now);
+            }
+        }
+        found.as_secs_f64()
+    }
+
+    #[test]
+    fn a_loop_shows_by_its_turns_however_many_ask_in_one() {
+        for (a_second, batch, expected) in
+            [(9_000, 900, 0.1), (9_000, 450, 0.05), (1_000, 100, 0.1), (400, 40, 0.1)]
+        {
+            let pause = ask(&mut Turns::default(), Nanos::SECOND, a_second, batch);
+            assert!((pause / expected - 1.0).abs() < 0.15, "{a_second} by {batch}: {pause}");
+        }
+        for even in [1, 3, 10, 100, 9_000] {
+            let pause = ask(&mut Turns::default(), Nanos::SECOND, even, 1);
+            assert_eq!(pause, 0.0, "{even}, one after the other");
+        }
+        assert_eq!(Turns::default().tick(Nanos::SECOND), Nanos::ZERO);
+    }
+
+    /// Arrivals by chance at any rate are no turns, but for moments.
+    #[test]
+    fn chance_makes_no_turns() {
+        for a_second in [2.0, 10.0, 50.0, 200.0, 5_000.0] {
+            let (mut turns, mut dice, mut now) =
+                (Turns::default(), 88_172_645_463_325_252_u64, 0.0);
+            let (mut ticks, mut found) = (0, 0);
+            while now < 60.0 {
+                for shift in [(13, true), (7, false), (17, true)] {
+                    dice ^= if shift.1 { dice << shift.0 } else { dice >> shift.0 };
+                }
+                let random = (dice >> 11) as f64 / (1_u64 << 53) as f64;
+                now += -(1.0 - random).ln() / a_second;
+                turns.asks(Nanos::from_secs_f64(now), None);
+                while f64::from(ticks) * 0.1 < now {
+                    ticks += 1;
+                    found += u32::from(turns.tick(Nanos::from_secs_f64(now)) > Nanos::ZERO);
+                }
+            }
+            assert!(found * 50 <= ticks, "{a_second}/s: in {found} of {ticks} ticks");
+        }
+    }
+
+    /// After a lull, or a proxy that stood still, a crowd asks: that was no turn.
+    #[test]
+    fn a_lull_is_no_turn() {
+        for before in [1, 3, 20] {
+            let mut turns = Turns::default();
+            ask(&mut turns, Nanos::SECOND, before, 1);
+            let mut last = Nanos::from_secs(5);
+            for n in 0..8_000_u64 {
+                let now = Nanos::from_secs(5) + Nanos(n * 250_000);
+                turns.asks(now, None);
+                if now.since(last) >= Nanos::from_millis(100) {
+                    last = now;
+                    assert_eq!(turns.tick(now), Nanos::ZERO, "{before}/s before, {now}");
+                }
+            }
+        }
+    }
+
+    /// So many workers with turns of so many milliseconds ask evenly, and say when their turns began.
+    fn say(workers: u32, turn_ms: u64, a_second: u64) -> f64 {
+        let (mut turns, mut last, mut found) = (Turns::default(), Nanos::SECOND, Nanos::ZERO);
+        let turn = Nanos::from_millis(turn_ms);
+        for n in 0..3 * a_second {
+            let now = Nanos::SECOND + Nanos(n * 1_000_000_000 / a_second);
+            let worker = (n % u64::from(workers)) as u32;
+            let offset = u64::from(worker) * turn.0 / u64::from(workers);
+            let began = Nanos((now.0 + offset) / turn.0 * turn.0 - offset);
+            // Every fifth question was asked in the turn before.
+            let began = if n % 5 == 0 { Nanos(began.0 - turn.0) } else { began };
+            turns.asks(now, Some(Turn { worker: 4242 + worker, began }));
+            if now.since(last) >= Nanos::from_millis(100) {
+                last = now;
+                found = turns.tick(now);
+            }
+        }
+        found.as_secs_f64()
+    }
+
+    /// Also where questions come evenly, from several workers, and some of them late.
+    #[test]
+    fn a_proxy_says_its_turns() {
+        for (workers, ms, a_second) in
+            [(1, 100, 1_300), (1, 30, 1_300), (1, 200, 500), (4, 100, 5_000), (16, 50, 9_000)]
+        {
+            let turn = say(workers, ms, a_second);
+            let expected = ms as f64 / 1e3;
+            assert!((turn / expected - 1.0).abs() < 0.2, "{workers}, {ms} ms: {turn}");
+        }
+        // Each in a turn of its own is no busy loop.
+        for (workers, ms, a_second) in [(1, 1, 900), (1, 1, 100), (2, 1, 5_000)] {
+            let turn = say(workers, ms, a_second);
+            assert!(turn < 0.005, "{workers}, {ms} ms, {a_second}/s: {turn}");
+        }
+    }
+
+    /// One turn that is much longer, as when a crowd begins TLS, neither hides the others nor counts for all of them.
+    #[test]
+    fn a_long_turn_hides_no_others() {
+        let mut turns = Turns::default();
+        let (mut began, mut ticked) = (Nanos::SECOND, Nanos::SECOND);
+        for n in 0..60_u64 {
+            began = began + Nanos::from_millis(if n == 50 { 300 } else { 20 });
+            for _ in 0..20 {
+                turns.asks(began, Some(Turn { worker: 7, began }));
+            }
+            if n == 49 || n == 52 {
+                ticked = began;
+                let turn = turns.tick(ticked).as_secs_f64();
+                assert!((0.015..0.025).contains(&turn), "{n}: {turn}");
+            }
+        }
+        assert!(ticked > Nanos::SECOND);
+    }
+
+    /// A clock that jumps, or a worker that was gone for a while, is no turn.
+    #[test]
+    fn a_clock_that_is_set_says_nothing() {
+        let mut turns = Turns::default();
+        for n in 0..3_000_u64 {
+            let now = Nanos::SECOND + Nanos::from_millis(n);
+            let set = [0, 3_600, 7, 90_000][n as usize / 100 % 4];
+            let began = now + Nanos::from_secs(set);
+            turns.asks(now, Some(Turn { worker: 1, began }));
+            if n % 100 == 50 {
+                assert!(turns.tick(now) < Nanos::from_millis(5), "{n}");
+            }
+        }
+        // More workers than are told apart forget each other, and say nothing.
+        let mut many = Turns::default();
+        for n in 0..3_000_u64 {
+            let now = Nanos::SECOND + Nanos::from_millis(n);
+            let began = Nanos(now.0 / 100_000_000 * 100_000_000);
+            many.asks(now, Some(Turn { worker: (n % 64) as u32, began }));
+        }
+        assert_eq!(many.tick(Nanos::from_secs(4)), Nanos::ZERO);
+    }
+}

@@ -507,7 +507,7 @@ impl Service {
             refused_remote,
             waiting: in_flight,
             open: in_flight,
-            turn: Some(Nanos(self.turn.load(Relaxed))),
+            proxy_turn: Some(Nanos(self.turn.load(Relaxed))),
             connections: ConnectionTotals {
                 replied: admitted,
                 proved: admitted,

@@ -18,7 +18,9 @@ const CHANCE: f64 = 2.0;
 /// A longer pause is none of a loop: nobody came, or the proxy stood still.
 const MOST: Nanos = Nanos::from_millis(500);
 /// So many workers are told apart.
-const WORKERS: usize = 16;
+const WORKERS: usize = 64;
+/// A turn in which a worker asks less often says nothing: a quiet worker begins one for each request.
+const BUSY: u32 = 3;
 /// Pauses are sorted by their length: of what is shorter than this, and then two sizes for each doubling, up to [`MOST`].
 const LEAST_S: f64 = 250e-6;
 const SIZES: usize = 23;
@@ -38,10 +40,17 @@ pub(crate) struct Turns {
     asked: Option<Nanos>,
     ticked: Nanos,
     between_questions: Pauses,
-    workers: [Option<Turn>; WORKERS],
-    /// The worker whose place the next unknown one takes.
+    workers: Vec<Worker>,
+    /// The place that the next unknown one takes, once all are taken.
     oldest: usize,
     between_turns: Pauses,
+}
+
+/// The present turn of one worker, and how often it has asked in it.
+#[derive(Clone, Copy, Debug)]
+struct Worker {
+    turn: Turn,
+    questions: u32,
 }
 
 /// Pauses as a random moment finds them: a long one is found for longer. Between arrivals of a Poisson process that
@@ -65,24 +74,41 @@ impl Turns {
     pub(crate) fn asks(&mut self, now: Nanos, turn: Option<Turn>) {
         let pause = self.asked.map_or(MOST, |asked| now.since(asked));
         self.asked = self.asked.max(Some(now));
-        self.between_questions.add(pause);
+        if pause >= MOST {
+            self.between_questions = Pauses::default();
+        } else {
+            self.between_questions.add(pause, 1);
+        }
         if let Some(turn) = turn {
             self.says(turn);
         }
     }
 
     fn says(&mut self, turn: Turn) {
-        let known = self.workers.iter_mut().flatten().find(|known| known.worker == turn.worker);
-        let Some(known) = known else {
-            self.workers[self.oldest] = Some(turn);
-            self.oldest = (self.oldest + 1) % WORKERS;
+        let new = Worker { turn, questions: 1 };
+        let place = self.workers.iter().position(|known| known.turn.worker == turn.worker);
+        let Some(known) = place.and_then(|place| self.workers.get_mut(place)) else {
+            if self.workers.len() < WORKERS {
+                self.workers.push(new);
+            } else {
+                self.workers[self.oldest] = new;
+                self.oldest = (self.oldest + 1) % WORKERS;
+            }
             return;
         };
+        let began = known.turn.began;
         // One of an earlier turn may be read later; a clock that was set back begins anew.
-        let is_earlier = turn.began < known.began && known.began.since(turn.began) < MOST;
-        let pause = if is_earlier { Nanos::ZERO } else { turn.began.since(known.began) };
-        known.began = if is_earlier { known.began } else { turn.began };
-        self.between_turns.add(pause);
+        let is_earlier = turn.began < began && began.since(turn.began) < MOST;
+        if is_earlier || turn.began == began {
+            known.questions += 1;
+            return;
+        }
+        let (pause, questions) = (turn.began.since(began), known.questions);
+        *known = new;
+        // A longer one is none of a loop, and says nothing of those of other workers.
+        if questions >= BUSY && pause < MOST {
+            self.between_turns.add(pause, questions);
+        }
     }
 
     /// Once a tick: how long turns are.
@@ -94,13 +120,9 @@ impl Turns {
 }
 
 impl Pauses {
-    /// A question so long after the one before.
-    fn add(&mut self, pause: Nanos) {
-        if pause >= MOST {
-            *self = Self::default();
-            return;
-        }
-        self.questions += 1.0;
+    /// A pause with so many questions.
+    fn add(&mut self, pause: Nanos, questions: u32) {
+        self.questions += f64::from(questions);
         let pause_s = pause.as_secs_f64();
         if pause_s <= 0.0 {
             return;
@@ -278,7 +300,7 @@ mod tests {
             let now = Nanos::SECOND + Nanos::from_millis(n);
             let set = [0, 3_600, 7, 90_000][n as usize / 100 % 4];
             let began = now + Nanos::from_secs(set);
-            turns.asks(now, Some(Turn { worker: 1, began }));
+            (0..5).for_each(|_| turns.asks(now, Some(Turn { worker: 1, began })));
             if n % 100 == 50 {
                 assert!(turns.tick(now) < Nanos::from_millis(5), "{n}");
             }
@@ -288,8 +310,33 @@ mod tests {
         for n in 0..3_000_u64 {
             let now = Nanos::SECOND + Nanos::from_millis(n);
             let began = Nanos(now.0 / 100_000_000 * 100_000_000);
-            many.asks(now, Some(Turn { worker: (n % 64) as u32, began }));
+            many.asks(now, Some(Turn { worker: (n % 100) as u32, began }));
         }
         assert_eq!(many.tick(Nanos::from_secs(4)), Nanos::ZERO);
+    }
+
+    /// Eight workers that are asked now and then, and one that has much to do: none has long turns. Nor do they hide
+    /// those of one that has.
+    #[test]
+    fn quiet_workers_neither_have_turns_nor_hide_those_of_others() {
+        for (ms, least, most) in [(1_u64, 0.0, 0.005), (100, 0.08, 0.12)] {
+            let (mut turns, mut last, mut found) = (Turns::default(), Nanos::SECOND, Nanos::ZERO);
+            for n in 0..4_000_u64 {
+                let now = Nanos::SECOND + Nanos(n * 1_000_000);
+                let turn = Nanos::from_millis(ms).0;
+                turns.asks(now, Some(Turn { worker: 1, began: Nanos(now.0 / turn * turn) }));
+                // One of them asks each 97 ms, and each of them seldom.
+                if n % 97 == 0 {
+                    let worker = 2 + (n / 97 % 8) as u32;
+                    turns.asks(now, Some(Turn { worker, began: now }));
+                }
+                if now.since(last) >= Nanos::from_millis(100) {
+                    last = now;
+                    found = turns.tick(now);
+                }
+            }
+            let turn = found.as_secs_f64();
+            assert!((least..=most).contains(&turn), "{ms} ms: {turn}");
+        }
     }
 }

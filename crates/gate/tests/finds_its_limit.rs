@@ -290,7 +290,7 @@ fn since(now: &ServiceTotals, before: &ServiceTotals) -> (Time, Balance) {
         open: Some(Reading::fresh(now.open)),
         silent: Some(Reading::fresh(now.silent)),
         slow: Some(Reading::fresh(now.slow)),
-        turn: now.turn.map(Reading::fresh),
+        proxy_turn: now.proxy_turn.map(Reading::fresh),
         first_byte: times(&now.first_byte, &before.first_byte),
         end: times(&now.end, &before.end),
     };

@@ -161,7 +161,7 @@ pub struct Time {
     pub slow: Option<Reading<u64>>,
     /// How long a turn of a busy proxy's loop takes, on average over time; 0: none is seen. Absent without gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn: Option<Reading<Nanos>>,
+    pub proxy_turn: Option<Reading<Nanos>>,
     /// First bytes of responses seen in this period, and their response times: of exchanges.
     pub first_byte: Option<Reading<Times>>,
     /// Connections that ended in this period, and their durations.

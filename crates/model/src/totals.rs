@@ -38,7 +38,7 @@ pub struct ServiceTotals {
     pub slow: u64,
     /// How long a turn of a busy proxy's loop takes, on average over time lately; 0: none is seen. `None` without gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turn: Option<Nanos>,
+    pub proxy_turn: Option<Nanos>,
     /// What became of connections, each counted once.
     #[serde(default)]
     pub connections: ConnectionTotals,

@@ -47,7 +47,7 @@ impl Passive {
         let ServiceTotals { waiting, open, silent, slow, .. } = totals;
         self.levels = Some((now, Levels { waiting, open, silent, slow }));
         let mut time = self.levels(now);
-        time.turn = totals.turn.map(Reading::fresh);
+        time.proxy_turn = totals.proxy_turn.map(Reading::fresh);
         let mut balance = Balance::default();
         if let Some(before) = before
             && let Some(counts) = counts(&totals, &before)

@@ -13,9 +13,9 @@ const LONGER_MAX: f64 = 2.0;
 const DISTANCE: f64 = std::f64::consts::FRAC_2_SQRT_PI;
 /// The variance over the mean is 1 where arrivals come by chance. Estimated from twenty ticks, and across the end of a
 /// crowd, it stays below about this.
-const CHANCE: f64 = 4.0;
+const DISPERSION_MIN: f64 = 4.0;
 /// More is not believed.
-const MOST: f64 = 16.0;
+const FACTOR_MAX: f64 = 16.0;
 
 /// Changes from tick to tick: a load that changes once says little of bursts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,16 +33,19 @@ impl Bursts {
     pub(super) fn see(&mut self, tick: &Sums, came: f64) {
         let now = (tick.seconds, came);
         let Some(last) = self.last.replace(now) else { return };
+        let keep = libm::exp(-now.0 / SEEN_SECONDS);
+        for sum in [&mut self.compared, &mut self.changes, &mut self.came] {
+            *sum *= keep;
+        }
         let (short, long) = (last.0.min(now.0), last.0.max(now.0));
         if short <= 0.0 || long > LONGER_MAX * short {
             return;
         }
-        let keep = libm::exp(-now.0 / SEEN_SECONDS);
         let seconds = f64::midpoint(last.0, now.0);
         let rates = (last.1 / last.0, now.1 / now.0);
-        self.compared = keep * self.compared + 1.0;
-        self.changes = keep * self.changes + (rates.1 - rates.0).abs() * seconds;
-        self.came = keep * self.came + f64::midpoint(rates.0, rates.1) * seconds;
+        self.compared += 1.0;
+        self.changes += (rates.1 - rates.0).abs() * seconds;
+        self.came += f64::midpoint(rates.0, rates.1) * seconds;
     }
 
     /// So many times as many arrivals as by chance have to be missing before that says something.
@@ -52,7 +55,7 @@ impl Bursts {
         }
         let deviation = self.changes / self.compared / DISTANCE;
         let dispersion = deviation * deviation / (self.came / self.compared);
-        (dispersion / CHANCE).clamp(1.0, MOST)
+        (dispersion / DISPERSION_MIN).clamp(1.0, FACTOR_MAX)
     }
 }
 

@@ -199,7 +199,7 @@ impl Detector {
         self.history.push(tick.sums);
         let age_max = age_max(signals);
         self.standing.see(signals, age_max);
-        let turn = signals.time.turn.and_then(|turn| turn.within(age_max));
+        let turn = signals.time.proxy_turn.and_then(|turn| turn.within(age_max));
         self.turn_s = turn.map(|turn| turn.as_secs_f64());
         self.learn(&tick);
         let harmless = self.see_harmless(&tick, signals, limit, age_max);
@@ -329,7 +329,7 @@ impl Detector {
             let unused_s = LASTING_SECONDS.max(UNUSED_LIVES * episode.life_s);
             in_vain
                 || self.held.lasts()
-                || episode.fits(self.release_arrivals)
+                || episode.fewer_come(self.release_arrivals, self.objective_s)
                 || episode.unused_s >= unused_s && episode.unused >= ENOUGH_ARRIVALS
         });
         if !over {

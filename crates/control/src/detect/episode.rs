@@ -247,12 +247,14 @@ impl Episode {
         (self.missing, self.unused_s, self.unused) = (0.0, 0.0, 0.0);
         self.trial.again();
         self.echo = Echo::default();
+        self.bursts = Bursts::default();
     }
 
     /// Whether so many fewer come than complete that it is no chance: `enough` are missing, or more where they come in
-    /// batches.
-    pub(super) fn fits(&self, enough: f64) -> bool {
-        self.missing >= enough * self.bursts.factor()
+    /// batches, up to what completes in half a second.
+    pub(super) fn fewer_come(&self, enough: f64, objective_s: f64) -> bool {
+        let half_a_second = SOON_SECONDS * RELEASE_SHARE * self.departures(objective_s);
+        self.missing >= (enough * self.bursts.factor()).min(enough.max(half_a_second))
     }
 
     /// Whether the ceiling has an effect: far more in flight than it lets in, while the server is

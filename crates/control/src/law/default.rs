@@ -55,8 +55,8 @@ const ACCEPT_QUEUE_FULL_Q10: u32 = 1024;
 const LOW_HEADROOM: f64 = 0.5;
 /// The share of that, above the usual, at which the whole limit holds again.
 const LOW_REST: f64 = 0.5;
-/// However late ticks are, it takes so many to say that no alarm comes.
-const FULL_TICKS: f64 = 5.0;
+/// A tick counts for so many times the one before at most: for what nobody looked at no alarm could come.
+const LATE_TICKS: f64 = 2.0;
 /// Seconds without a refusal after which the limit of calm is as it was before, at most.
 const FULL_SECONDS_MAX: f64 = 2.0;
 
@@ -79,6 +79,8 @@ pub struct DefaultController {
     pub(crate) detector: Detector,
     /// Seconds in which the limit of calm has refused, less those in which it did not.
     full_s: f64,
+    /// The length of the last tick.
+    period_s: Option<f64>,
     pub(crate) last: ServiceLimits,
 }
 
@@ -89,6 +91,7 @@ impl DefaultController {
         Self {
             detector: Detector::new(spec.objective),
             full_s: 0.0,
+            period_s: None,
             last: ServiceLimits::default(),
         }
     }
@@ -239,7 +242,9 @@ impl Controller for DefaultController {
         if known && !gap {
             let full = matches!(&load, Load::Calm(calm) if calm.refused);
             // It leaks: where few come, most ticks have no refusal. A tick that is late has seen no more than another.
-            let seconds = period_s(signals).min(LASTING_SECONDS / FULL_TICKS);
+            let period = period_s(signals);
+            let before = self.period_s.replace(period).unwrap_or(period);
+            let seconds = period.min(LATE_TICKS * before);
             let seconds = if full { seconds } else { -seconds };
             self.full_s = (self.full_s + seconds).clamp(0.0, FULL_SECONDS_MAX);
         }
@@ -321,8 +326,8 @@ mod tests {
             controller.tick(&signals, Mode::Enforce).waiting_low.is_some()
         };
         assert!((1..=4).all(|n| tick(40_000 + 100 * n, 100)));
-        assert!(tick(41_200, 800), "only a fifth of a second of it counts");
-        assert!((1..=4).all(|n| tick(41_200 + 100 * n, 100)));
-        assert!(!(5..=8).all(|n| tick(41_200 + 100 * n, 100)), "it ends all the same");
+        assert!(tick(41_200, 800), "only two tenths of a second of it count");
+        assert!((1..=3).all(|n| tick(41_200 + 100 * n, 100)));
+        assert!(!(4..=8).all(|n| tick(41_200 + 100 * n, 100)), "it ends all the same");
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn signals() -> Signals {
             open: Some(Reading::fresh(300)),
             silent: Some(Reading::fresh(60)),
             slow: Some(Reading::fresh(7)),
-            turn: Some(Reading::fresh(Nanos::from_millis(40))),
+            proxy_turn: Some(Reading::fresh(Nanos::from_millis(40))),
             first_byte: Some(Reading::fresh(times)),
             end: None,
         },

@@ -279,7 +279,7 @@ mod tests {
         let mut turns = Turns::default();
         let (mut began, mut ticked) = (Nanos::SECOND, Nanos::SECOND);
         for n in 0..60_u64 {
-            began = began + Nanos::from_millis(if n == 50 { 300 } else { 20 });
+            began += Nanos::from_millis(if n == 50 { 300 } else { 20 });
             for _ in 0..20 {
                 turns.asks(began, Some(Turn { worker: 7, began }));
             }

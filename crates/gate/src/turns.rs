@@ -166,18 +166,32 @@ impl Pauses {
 mod tests {
     use super::*;
 
-    /// Asks so many times a second for three seconds, in batches of so many at once.
-    fn ask(turns: &mut Turns, from: Nanos, a_second: u64, batch: u64) -> f64 {
-        let (mut last, mut found) = (from, Nanos::ZERO);
-        for n in 0..3 * a_second {
-            let now = from + Nanos(n / batch * batch * 1_000_000_000 / a_second);
-            turns.asks(now, None);
-            if now.since(last) >= Nanos::from_millis(100) {
-                last = now;
-                found = turns.tick(now);
+    /// Turns with a tick each tenth of a second, and what the last one found, in seconds.
+    #[derive(Default)]
+    struct Watched {
+        turns: Turns,
+        ticked: Nanos,
+        found: f64,
+    }
+
+    impl Watched {
+        fn asks(&mut self, now: Nanos, turn: Option<Turn>) {
+            self.turns.asks(now, turn);
+            if now.since(self.ticked) >= Nanos::from_millis(100) {
+                self.ticked = now;
+                self.found = self.turns.tick(now).as_secs_f64();
             }
         }
-        found.as_secs_f64()
+    }
+
+    /// Asks so many times a second for three seconds, in batches of so many at once.
+    fn ask(a_second: u64, batch: u64) -> Watched {
+        let mut watched = Watched::default();
+        for n in 0..3 * a_second {
+            let now = Nanos::SECOND + Nanos(n / batch * batch * 1_000_000_000 / a_second);
+            watched.asks(now, None);
+        }
+        watched
     }
 
     #[test]
@@ -185,12 +199,11 @@ mod tests {
         for (a_second, batch, expected) in
             [(9_000, 900, 0.1), (9_000, 450, 0.05), (1_000, 100, 0.1), (400, 40, 0.1)]
         {
-            let pause = ask(&mut Turns::default(), Nanos::SECOND, a_second, batch);
+            let pause = ask(a_second, batch).found;
             assert!((pause / expected - 1.0).abs() < 0.15, "{a_second} by {batch}: {pause}");
         }
         for even in [1, 3, 10, 100, 9_000] {
-            let pause = ask(&mut Turns::default(), Nanos::SECOND, even, 1);
-            assert_eq!(pause, 0.0, "{even}, one after the other");
+            assert_eq!(ask(even, 1).found, 0.0, "{even}, one after the other");
         }
         assert_eq!(Turns::default().tick(Nanos::SECOND), Nanos::ZERO);
     }
@@ -222,24 +235,18 @@ mod tests {
     #[test]
     fn a_lull_is_no_turn() {
         for before in [1, 3, 20] {
-            let mut turns = Turns::default();
-            ask(&mut turns, Nanos::SECOND, before, 1);
-            let mut last = Nanos::from_secs(5);
+            let mut watched = ask(before, 1);
             for n in 0..8_000_u64 {
                 let now = Nanos::from_secs(5) + Nanos(n * 250_000);
-                turns.asks(now, None);
-                if now.since(last) >= Nanos::from_millis(100) {
-                    last = now;
-                    assert_eq!(turns.tick(now), Nanos::ZERO, "{before}/s before, {now}");
-                }
+                watched.asks(now, None);
+                assert_eq!(watched.found, 0.0, "{before}/s before, {now}");
             }
         }
     }
 
     /// So many workers with turns of so many milliseconds ask evenly, and say when their turns began.
     fn say(workers: u32, turn_ms: u64, a_second: u64) -> f64 {
-        let (mut turns, mut last, mut found) = (Turns::default(), Nanos::SECOND, Nanos::ZERO);
-        let turn = Nanos::from_millis(turn_ms);
+        let (mut watched, turn) = (Watched::default(), Nanos::from_millis(turn_ms));
         for n in 0..3 * a_second {
             let now = Nanos::SECOND + Nanos(n * 1_000_000_000 / a_second);
             let worker = (n % u64::from(workers)) as u32;
@@ -247,13 +254,9 @@ mod tests {
             let began = Nanos((now.0 + offset) / turn.0 * turn.0 - offset);
             // Every fifth question was asked in the turn before.
             let began = if n % 5 == 0 { Nanos(began.0 - turn.0) } else { began };
-            turns.asks(now, Some(Turn { worker: 4242 + worker, began }));
-            if now.since(last) >= Nanos::from_millis(100) {
-                last = now;
-                found = turns.tick(now);
-            }
+            watched.asks(now, Some(Turn { worker: 4242 + worker, began }));
         }
-        found.as_secs_f64()
+        watched.found
     }
 
     /// Also where questions come evenly, from several workers, and some of them late.
@@ -277,19 +280,17 @@ mod tests {
     #[test]
     fn a_long_turn_hides_no_others() {
         let mut turns = Turns::default();
-        let (mut began, mut ticked) = (Nanos::SECOND, Nanos::SECOND);
+        let mut began = Nanos::SECOND;
         for n in 0..60_u64 {
             began += Nanos::from_millis(if n == 50 { 300 } else { 20 });
             for _ in 0..20 {
                 turns.asks(began, Some(Turn { worker: 7, began }));
             }
             if n == 49 || n == 52 {
-                ticked = began;
-                let turn = turns.tick(ticked).as_secs_f64();
+                let turn = turns.tick(began).as_secs_f64();
                 assert!((0.015..0.025).contains(&turn), "{n}: {turn}");
             }
         }
-        assert!(ticked > Nanos::SECOND);
     }
 
     /// A clock that jumps, or a worker that was gone for a while, is no turn.
@@ -320,23 +321,18 @@ mod tests {
     #[test]
     fn quiet_workers_neither_have_turns_nor_hide_those_of_others() {
         for (ms, least, most) in [(1_u64, 0.0, 0.005), (100, 0.08, 0.12)] {
-            let (mut turns, mut last, mut found) = (Turns::default(), Nanos::SECOND, Nanos::ZERO);
+            let (mut watched, turn) = (Watched::default(), Nanos::from_millis(ms).0);
             for n in 0..4_000_u64 {
                 let now = Nanos::SECOND + Nanos(n * 1_000_000);
-                let turn = Nanos::from_millis(ms).0;
-                turns.asks(now, Some(Turn { worker: 1, began: Nanos(now.0 / turn * turn) }));
+                watched.asks(now, Some(Turn { worker: 1, began: Nanos(now.0 / turn * turn) }));
                 // One of them asks each 97 ms, and each of them seldom.
                 if n % 97 == 0 {
                     let worker = 2 + (n / 97 % 8) as u32;
-                    turns.asks(now, Some(Turn { worker, began: now }));
-                }
-                if now.since(last) >= Nanos::from_millis(100) {
-                    last = now;
-                    found = turns.tick(now);
+                    watched.asks(now, Some(Turn { worker, began: now }));
                 }
             }
-            let turn = found.as_secs_f64();
-            assert!((least..=most).contains(&turn), "{ms} ms: {turn}");
+            let found = watched.found;
+            assert!((least..=most).contains(&found), "{ms} ms: {found}");
         }
     }
 }

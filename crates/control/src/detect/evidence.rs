@@ -142,10 +142,10 @@ pub(crate) fn lossy(history: &History) -> bool {
     last.is_some_and(|sums| sums.lost() > LOST_SHARE * sums.offered)
 }
 
-fn steady(history: &History, window: usize, completed: f64) -> bool {
+fn steady(history: &History, window: usize, completed_a_second: f64) -> bool {
     let quarters = window.min(4);
     (0..quarters).map(|k| part(history, window, k, quarters)).all(|sums| {
-        let even = completed * sums.seconds;
+        let even = completed_a_second * sums.seconds;
         sums.completed >= 0.5 * even - even.sqrt()
     })
 }

@@ -350,7 +350,7 @@ impl Bound {
         }
     }
 
-    /// What stays, in a sentence with the command that takes it off.
+    /// What stays, in a sentence with the command that removes it.
     fn unmount(&self, mounted: &Mounted) -> Option<String> {
         if let Some(pin) = &mounted.pin {
             remove_pin(pin);
@@ -370,7 +370,7 @@ impl Bound {
             // Nothing holds a link that is not pinned but this process.
             Some(_) => "it goes with this process".to_string(),
             None => {
-                format!("take it off with `{}`", removal(&self.interface, mounted.role.filter()))
+                format!("remove it with `{}`", removal(&self.interface, mounted.role.filter()))
             }
         };
         let left = format!("interface {interface}: {hook} stays attached ({error}); {how}");

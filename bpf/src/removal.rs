@@ -230,7 +230,7 @@ impl Search {
         match removed {
             Err(error) if !is_gone(&error) => {
                 let how = removal(interface, filter);
-                self.done.left.push(format!("{what}: {error}; take it off with `{how}`"));
+                self.done.left.push(format!("{what}: {error}; remove it with `{how}`"));
             }
             _ => self.done.removed.push(what),
         }

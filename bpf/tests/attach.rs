@@ -175,7 +175,7 @@ fn a_filter_that_cannot_be_taken_off_limits_nothing_and_is_named() {
         let command = text.split('`').nth(1).unwrap_or_else(|| panic!("{text}: no command"));
         sh(command);
     }
-    assert_eq!(net.filters(), "", "the commands take it off");
+    assert_eq!(net.filters(), "", "the commands remove it");
 
     let mut next = Dataplane::start(&plan).unwrap();
     assert!(!next.released().unwrap());

@@ -260,7 +260,7 @@ fn filters_go_with_a_take_over_that_does_not_plan_their_interface_any_more() {
     second.heartbeat().unwrap();
     let _passes = [connect(&net).unwrap(), connect(&net).unwrap()];
 
-    // What a successor left that died, and without the privilege to take it off: it is said how.
+    // What a successor left that died, and without the privilege to remove it: it is said how.
     std::mem::forget(begin(&on("s0", &fs)));
     let set = CapabilitySet::SYS_ADMIN.union(CapabilitySet::BPF);
     let lost = with_only(&net, set, || second.reassert());

@@ -72,7 +72,7 @@ impl Search {
         Ok(left)
     }
 
-    /// What stays, in a sentence with the command that takes it off.
+    /// What stays, in a sentence with the command that removes it.
     fn remove(&self, interface: &Interface, index: u32, filter: Filter) -> Option<String> {
         let id = syscall::clsact_program(index, filter).ok().flatten()?;
         let (shown, priority) = (interface.shown(), filter.priority);
@@ -85,13 +85,13 @@ impl Search {
             }
         }
         let Err(error) = syscall::clsact_detach(index, filter) else {
-            tracing::info!(interface = shown, "took a filter off that is not planned any more");
+            tracing::info!(interface = shown, "removed a filter that is not planned any more");
             return None;
         };
         let how = removal(interface, filter);
         Some(format!(
             "interface {shown} is not planned, and a clsact filter of before stays attached \
-             ({error}); take it off with `{how}`"
+             ({error}); remove it with `{how}`"
         ))
     }
 

@@ -340,7 +340,7 @@ impl std::fmt::Display for SystemFault {
             Self::ForeignXdp { interface, program } => write!(
                 f,
                 "another XDP program ({program}) owns {interface} and is not replaced; \
-                 write attach: tcx, or take it off"
+                 write attach: tcx, or remove it"
             ),
             Self::InterfaceHeld { by, .. } | Self::LimitedBeside { by, .. } => f.write_str(by),
             Self::PinsNotBpffs { path } => write!(

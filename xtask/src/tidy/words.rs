@@ -45,7 +45,7 @@ const SAID: &[&str] = &[
 ];
 const LAWS: &[&str] = &["crates/control/", "experiments/papers/", "experiments/product/"];
 /// The word, in lower case, what is said instead, and where.
-const WORDS: [(&str, &str, &[&str]); 29] = [
+const WORDS: [(&str, &str, &[&str]); 32] = [
     ("by the dice", "at random", ALL),
     ("header rule", "request rule", ALL),
     ("header rules", "request rules", ALL),
@@ -62,6 +62,9 @@ const WORDS: [(&str, &str, &[&str]); 29] = [
     ("worked off", "drained", ALL),
     ("working off", "draining", ALL),
     ("works off", "drains", ALL),
+    ("work it off", "drain it", ALL),
+    ("take it off", "remove it, detach it", ALL),
+    ("takes it off", "removes it, detaches it", ALL),
     ("stranger", "untracked connection, or what is meant", READ),
     ("trouble", "problem, fault", READ),
     ("troubles", "problems, faults", READ),

@@ -104,7 +104,7 @@ impl Detector {
 
     fn evidence(&self, tick: &Tick) -> Evidence {
         let (excess, alarm) = self.excess(tick.waiting);
-        // A burst uses up the CPU as well, but not for much longer than it takes to work it off.
+        // A burst uses up the CPU as well, but not for much longer than it takes to serve it.
         let overdue = self.standing.resource_s() * self.peak > OVERDUE * self.excess_max;
         Evidence {
             excess: excess > alarm,

@@ -50,7 +50,7 @@ impl Progress {
         }
     }
 
-    /// Takes it off the screen.
+    /// Removes it from the screen.
     pub(crate) fn finish(&self) {
         if self.written.get().is_some() {
             let _ = write!(io::stderr(), "{ERASE}");

@@ -5,7 +5,7 @@
  *
  *	no service at its address and port	goes on (not-service)
  *	exempt port or source			passes (exempt)
- *	no limit, kill switch, lease ended	passes, counted
+ *	no limit, or over; kill switch, lease ended	passes, counted
  *	the limit has a token			passes, counted
  *	shadow, lease relaxing, canary		passes, counted as spared
  *	else					dropped, counted
@@ -69,7 +69,7 @@ tg_datagram_passes(const struct tg_packet *p, const struct tg_class_view *view,
 	if (!limit || !limit->bucket.rate_milli)
 		return 1;
 	now_ns = bpf_ktime_get_ns();
-	strength = tg_lease_now(now_ns);
+	strength = tg_lease_until(tg_lease_now(now_ns), limit->until, now_ns);
 	chain = tg_at(&tg_datagram_states, service);
 	if (tg_lease_passes(view->released, strength) || !chain)
 		return 1;

@@ -9,6 +9,7 @@ use crate::swapped::Swapped;
 use crate::{Error, Plan, action_of};
 use tidegate_model::{Canary, Mode, SERVICES_MAX};
 use tidegate_policy::{DatagramLimit, InFlight, Level, Limits as Chain, MinRate, Params};
+use tidegate_units::Nanos;
 use zerocopy::IntoBytes;
 
 /// What the control loop decided for one service.
@@ -32,6 +33,8 @@ pub struct ServiceParams {
     pub level: Level,
     /// Copies of SYNs that passed are asked about where nobody has replied to the first.
     pub copies: bool,
+    /// When its limits end if nobody says otherwise; `None`: with the lease.
+    pub until: Option<Nanos>,
     /// The limit on datagrams to it.
     pub datagrams: DatagramLimit,
 }
@@ -49,6 +52,7 @@ impl ServiceParams {
             min_rate: None,
             level: Level::NONE,
             copies: false,
+            until: None,
             datagrams: DatagramLimit::default(),
         }
     }
@@ -62,6 +66,7 @@ impl ServiceParams {
         limits.set_min_rate(self.min_rate);
         limits.level = self.level;
         limits.set_copies(self.copies);
+        limits.set_until(self.until);
         limits
     }
 }

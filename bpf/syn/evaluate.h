@@ -16,7 +16,7 @@
  *	a copy of a SYN that passed		pass (socket-request), but for one
  *						that is asked about (tg_copy_asked)
  *	kill switch				pass (released), counted as demand
- *	lease ended				pass (lease-expired), likewise
+ *	lease or limit ended			pass (lease-expired), likewise
  *	class, limits: admit			pass, counted
  *	refused, but shadow or lease relaxing	pass, counted as shadow
  *	refused					drop or answer, counted
@@ -262,6 +262,9 @@ tg_evaluate_syn(void *ctx, const struct tg_packet *p, struct tg_case *c,
 			return tg_pass(reason);
 	}
 	c->strength = tg_lease_now(c->ask.event.now_ns);
+	if (c->limits)
+		c->strength = tg_lease_until(c->strength, c->limits->until,
+					     c->ask.event.now_ns);
 	reason = tg_lease_passes(c->view.released, c->strength);
 	if (!reason)
 		reason = unprepared;

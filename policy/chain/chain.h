@@ -52,7 +52,7 @@ struct tg_limits {
 	tg_u32 source_max;		/* of held connections; 0: no limit */
 	tg_u32 min_rate_us;		/* the least rate: one in so long */
 	struct tg_level level;	/* what the policy is told of it */
-	tg_u32 pad;
+	tg_u32 until;		/* of a limit that a server gave (lease.h); 0: none */
 	struct tg_params params;
 };
 TG_ASSERT(sizeof(struct tg_limits) == 192);

@@ -29,7 +29,7 @@
 /* The limit of one service. Zero limits nothing. */
 struct tg_datagram_limit {
 	tg_u32 flags;		/* TG_LIMITS_SHADOW, and above the share of a canary */
-	tg_u32 pad;
+	tg_u32 until;		/* when it ends (lease.h); 0: with the lease */
 	struct tg_bucket_params bucket;	/* its depth has the debt in it */
 };
 TG_ASSERT(sizeof(struct tg_datagram_limit) == 32);

@@ -42,6 +42,20 @@ TG_INLINE tg_u32 tg_lease_strength(tg_u64 heartbeat_ns, tg_u64 now_ns)
 	return (TG_LEASE_END_NS - age_ns) / span_q16;
 }
 
+/*
+ * The time at which a limit ends that somebody else gave, as its daemon said before it died:
+ * in units of 2^20 ns, modulo 2^32 of them; 0: it has none. It lies at most seconds ahead.
+ */
+#define TG_LEASE_UNTIL_SHIFT 20
+
+/* The strength of a lease on such a limit. */
+TG_INLINE tg_u32 tg_lease_until(tg_u32 strength, tg_u32 until, tg_u64 now_ns)
+{
+	tg_u32 past = (tg_u32)(now_ns >> TG_LEASE_UNTIL_SHIFT) - until;
+
+	return until && past < (1U << 31) ? 0 : strength;
+}
+
 /* Why no limit is asked at all: the kill switch, the lease; 0: they are asked. */
 TG_INLINE tg_u8 tg_lease_passes(tg_u32 released, tg_u32 strength)
 {

@@ -6,9 +6,10 @@ use crate::abi::{
     self, CANARY_SHIFT, LIMITS_AUTO, LIMITS_COPIES, LIMITS_REJECT, LIMITS_SHADOW, Limits,
     PRIORITIES, Queue,
 };
-use crate::lease::{Execution, Lease};
+use crate::lease::{self, Execution, Lease};
 use crate::{Action, Event, MinRate, Noted, Params, Policy, Reason, Senders, State, Verdict};
 use std::mem::offset_of;
+use tidegate_units::Nanos;
 use zerocopy::IntoBytes;
 
 /// Words of `struct tg_chain`.
@@ -58,6 +59,11 @@ impl Limits {
     #[must_use]
     pub const fn copies(&self) -> bool {
         self.flags & LIMITS_COPIES != 0
+    }
+
+    /// When it ends if nobody says otherwise, for limits that a server gave; `None`: with the lease.
+    pub fn set_until(&mut self, until: Option<Nanos>) {
+        self.until = lease::until(until);
     }
 
     /// So many pass the limits on the accept queue and in flight, even if they are full.

@@ -7,6 +7,7 @@ use crate::abi::{
     DatagramLimit, LIMITS_SHADOW, TOKEN, Verdict as RawVerdict,
 };
 use crate::chain::with_canary;
+use crate::lease;
 use crate::{Action, BucketSpec, ParamsError, Verdict};
 use tidegate_units::{Nanos, Rate};
 
@@ -26,6 +27,11 @@ impl DatagramLimit {
     #[must_use]
     pub const fn limited(&self) -> bool {
         self.bucket.rate_milli > 0
+    }
+
+    /// When it ends if nobody says otherwise; `None`: with the lease.
+    pub fn set_until(&mut self, until: Option<Nanos>) {
+        self.until = lease::until(until);
     }
 
     /// Whether refusals are only counted.

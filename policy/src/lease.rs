@@ -43,6 +43,13 @@ impl Lease {
         Self(unsafe { abi::tg_native_lease(heartbeat.0, now.0) })
     }
 
+    /// Of a limit that ends at this time if nobody says otherwise; `None`: as of any other.
+    #[must_use]
+    pub fn until(self, end: Option<Nanos>, now: Nanos) -> Self {
+        // SAFETY: as above.
+        Self(unsafe { abi::tg_native_lease_until(self.0, until(end), now.0) })
+    }
+
     /// In 1/65536.
     #[must_use]
     pub const fn strength(self) -> u32 {
@@ -55,5 +62,31 @@ impl Lease {
         // SAFETY: as above.
         let reason = unsafe { abi::tg_native_lease_passes(released.into(), self.0) };
         Reason::from_number(reason).filter(|reason| *reason != Reason::None)
+    }
+}
+
+/// The end of a limit as the kernel has it, up to a millisecond later; 0: none.
+pub(crate) fn until(end: Option<Nanos>) -> u32 {
+    end.map_or(0, |end| ((end.0 >> abi::LEASE_UNTIL_SHIFT).wrapping_add(1) as u32).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also where its units have wrapped, after 52 days.
+    #[test]
+    fn a_limit_that_was_given_until_a_time_is_over_then() {
+        for start in [Nanos::from_secs(5), Nanos::from_secs(4_503_590), Nanos::from_secs(9_007_195)]
+        {
+            let whole = Lease::at(start, start);
+            assert_eq!(whole.until(None, start + Nanos::from_secs(900)), Lease::WHOLE);
+            let end = start + Nanos::from_secs(10);
+            let at = |ms: u64| whole.until(Some(end), start + Nanos::from_millis(ms));
+            assert_eq!((at(0), at(9_999)), (Lease::WHOLE, Lease::WHOLE), "{start:?}");
+            assert_eq!((at(10_003).strength(), at(900_000).strength()), (0, 0), "{start:?}");
+        }
+        let relaxing = Lease::at(Nanos::from_secs(1), Nanos::from_secs(6));
+        assert_eq!(relaxing.until(Some(Nanos::from_secs(7)), Nanos::from_secs(6)), relaxing);
     }
 }

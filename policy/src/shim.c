@@ -95,6 +95,11 @@ tg_u32 tg_native_lease(tg_u64 heartbeat_ns, tg_u64 now_ns)
 	return tg_lease_strength(heartbeat_ns, now_ns);
 }
 
+tg_u32 tg_native_lease_until(tg_u32 strength, tg_u32 until, tg_u64 now_ns)
+{
+	return tg_lease_until(strength, until, now_ns);
+}
+
 tg_u8 tg_native_lease_passes(tg_u32 released, tg_u32 strength)
 {
 	return tg_lease_passes(released, strength);

@@ -34,6 +34,7 @@ int tg_native_replies(const struct tg_ask *ask);
 void tg_native_silent(struct tg_ask *ask, tg_u8 reason);
 int tg_native_passes(const struct tg_ask *ask);
 tg_u32 tg_native_lease(tg_u64 heartbeat_ns, tg_u64 now_ns);
+tg_u32 tg_native_lease_until(tg_u32 strength, tg_u32 until, tg_u64 now_ns);
 tg_u8 tg_native_lease_passes(tg_u32 released, tg_u32 strength);
 void tg_native_request(const struct tg_request_limits *limits,
 		       struct tg_request_chain *chain, struct tg_event *e,

@@ -351,7 +351,7 @@ fn service_words(service: &ServiceExplanation, words: &mut Vec<String>) {
         };
         words.push(format!("{name}: a peer limits requests{who} to {rate} ({form})."));
     }
-    if let Some(DatagramLimit { rate, burst }) = limits.datagrams {
+    if let Some(DatagramLimit { rate, burst, .. }) = limits.datagrams {
         words.push(format!("{name}: datagrams are limited to {rate}, bursts of {burst}."));
     }
     if let Some(most) = limits.waiting_max {

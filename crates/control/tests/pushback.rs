@@ -112,6 +112,20 @@ fn refreshed_it_goes_on_and_hit_counters_go_back() {
     assert!((state.peer.as_str(), state.left) == ("b1", Some(TTL.since(TICK + Nanos::SECOND))));
 }
 
+/// Its grant has ended: nothing holds, and nothing relaxes.
+#[test]
+fn revoked_it_is_gone_at_once() {
+    let mut router = Router::new();
+    assert_eq!(router.push(50.0), Ok(()));
+    assert!(router.tick().is_some());
+    let scope = router.pushed(50.0).received.limit.scope;
+    assert!(!router.inbound.revoke("b2", &scope), "of another");
+    assert!(router.tick().is_some());
+    assert!(router.inbound.revoke("b1", &scope));
+    assert_eq!(router.tick(), None);
+    assert!(!router.inbound.revoke("b1", &scope), "once");
+}
+
 #[test]
 fn without_congestion_there_is_none_and_it_ends_with_it() {
     let mut router = Router::new();

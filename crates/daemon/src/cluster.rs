@@ -203,8 +203,8 @@ impl Senses for ClusterSenses {
 
     fn remote(&mut self) -> Heard {
         let Some(node) = &self.node else { return Heard::default() };
-        let (limits, sessions) = node.take_limits();
-        Heard { sessions, limits, notices: node.notices(), hits: node.hits() }
+        let (limits, sessions, ended) = node.take_limits();
+        Heard { sessions, limits, ended, notices: node.notices(), hits: node.hits() }
     }
 
     fn say(&mut self, said: Said) {

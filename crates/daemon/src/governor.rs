@@ -315,7 +315,8 @@ pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
         && a.onset == b.onset
         && a.accept_queue_max_q10 == b.accept_queue_max_q10
         && a.source_max == b.source_max
-        && (a.min_rate, a.copies, a.datagrams) == (b.min_rate, b.copies, b.datagrams)
+        && (a.min_rate, a.copies, a.until) == (b.min_rate, b.copies, b.until)
+        && a.datagrams == b.datagrams
         && a.requests == b.requests
         && a.reserve == b.reserve
         && a.buckets.len() == b.buckets.len()

@@ -523,6 +523,7 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
                 min_rate: limits.min_rate.map(MinRate::per),
                 level: tidegate_params::level(config, limits),
                 copies: limits.copies,
+                until: limits.until,
                 datagrams: datagrams(limits),
             },
             Err(error) => {
@@ -537,8 +538,10 @@ fn all_params(config: &Config, limits: &Limits) -> Result<AllParams, PlaneError>
 
 /// The limit on datagrams; none where there is none, or no bucket could hold it.
 fn datagrams(limits: &ServiceLimits) -> DatagramLimit {
-    let limit = limits.datagrams.map(|of| DatagramLimit::new(of.rate, of.burst));
-    limit.and_then(Result::ok).unwrap_or_default()
+    let Some(of) = limits.datagrams else { return DatagramLimit::default() };
+    let mut limit = DatagramLimit::new(of.rate, of.burst).unwrap_or_default();
+    limit.set_until(of.until);
+    limit
 }
 
 /// The limits of a service as its policy takes them.

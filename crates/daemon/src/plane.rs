@@ -23,7 +23,7 @@ use tidegate_model::sources::SourceUse;
 use tidegate_model::totals::Totals;
 use tidegate_peer::OutgoingLimit;
 use tidegate_peer::node::Notices;
-use tidegate_peer::table::Sessions;
+use tidegate_peer::table::{Ended, Sessions};
 use tidegate_sense::{Sense, Sensed, ServiceSource};
 use tidegate_units::Nanos;
 
@@ -210,6 +210,8 @@ pub struct Heard {
     pub sessions: Sessions,
     /// Limits of peers, of each in the order of its messages.
     pub limits: Vec<Arrived>,
+    /// Limits of peers whose grant has ended.
+    pub ended: Ended,
     /// Notices of congested routers, by the name of the router.
     pub notices: Notices,
     /// Hit counters of limits of this host, by the name of the control node.

@@ -25,6 +25,7 @@ use tidegate_model::record::What;
 use tidegate_model::remote::{Arrived, Unit};
 use tidegate_model::signals::Signals;
 use tidegate_model::snapshot::{PeerState, RemoteState, RemoteSum};
+use tidegate_peer::table::Ended;
 use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
 
@@ -138,6 +139,7 @@ impl Remote {
         let arrivals = Arrivals { refused_bytes, ..arrivals(&flows) };
         self.links.tick(now, senses.links(), arrivals);
         self.take(&heard.sessions, heard.limits);
+        self.end(&heard.ended);
         let decided = self.inbound.tick(now, period, &flows);
         log(config, (&self.in_force, &decided), Unit::Connections);
         self.in_force = decided;
@@ -213,6 +215,20 @@ impl Remote {
         }
     }
 
+    /// Who has no right to them any more limits nobody.
+    fn end(&mut self, ended: &Ended) {
+        for (peer, scope, unit) in ended {
+            let inbound = match unit {
+                Unit::Connections => &mut self.inbound,
+                Unit::Datagrams => &mut self.datagrams,
+                Unit::Requests => &mut self.requests.inbound,
+            };
+            if inbound.revoke(peer, scope) {
+                tracing::warn!(peer, %scope, "the grant of a remote limit has ended, and so has the limit");
+            }
+        }
+    }
+
     fn flows(
         &self,
         period: Nanos,
@@ -238,7 +254,10 @@ impl Remote {
     fn join(&mut self, config: &Config, mut own: Vec<ServiceLimits>) -> Vec<ServiceLimits> {
         self.binds.clear();
         for (limits, in_force) in own.iter_mut().zip(&self.datagrams_in_force) {
-            let limit = |of: InForce| DatagramLimit { rate: of.rate, burst: datagrams_at_once(of) };
+            let limit = |of: InForce| {
+                let InForce { rate, until, .. } = of;
+                DatagramLimit { rate, burst: datagrams_at_once(of), until }
+            };
             limits.datagrams = in_force.map(limit);
         }
         let services = own.iter_mut().zip(&self.in_force).zip(&config.services).enumerate();
@@ -256,6 +275,7 @@ impl Remote {
             let joined = ServiceLimits {
                 rate: Some(remote.rate),
                 burst: remote.burst,
+                until: remote.until,
                 loss: if shares { remote.loss } else { limits.loss },
                 why: tidegate_model::limits::Why { text, ..why },
                 ..std::mem::take(limits)

@@ -212,7 +212,7 @@ fn without_refused(counts: &mut BucketCounts) {
 }
 
 fn beside(remote: &InForce) -> RequestLimit {
-    let InForce { rate, burst, loss, form, priority } = *remote;
+    let InForce { rate, burst, loss, form, priority, .. } = *remote;
     let loss = loss.filter(|_| form == Form::Loss);
     RequestLimit { form, rate, burst: burst.max(1), loss, priority }
 }
@@ -270,7 +270,7 @@ mod tests {
 
     fn remote(rate: f64, form: Form) -> InForce {
         let loss = Some(Share::new(0.5));
-        InForce { rate: Rate::per_second(rate), burst: 20, loss, form, priority: 0 }
+        InForce { rate: Rate::per_second(rate), burst: 20, loss, form, ..InForce::default() }
     }
 
     #[test]

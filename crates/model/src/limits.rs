@@ -60,6 +60,10 @@ pub struct ServiceLimits {
     /// first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub copies: bool,
+    /// A server gave the rate, and this is when it ends, though the process that writes it be dead by then. `None`: it
+    /// ends with the lease.
+    #[serde(skip)]
+    pub until: Option<Nanos>,
     /// Datagrams to its addresses: a remote limit; `None` admits all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datagrams: Option<DatagramLimit>,
@@ -84,6 +88,9 @@ pub struct DatagramLimit {
     pub rate: Rate,
     /// So many at once; at least 1.
     pub burst: u32,
+    /// As of connections: see [`ServiceLimits::until`].
+    #[serde(skip)]
+    pub until: Option<Nanos>,
 }
 
 /// A remote limit on requests, in the form in which it was given.

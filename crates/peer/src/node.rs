@@ -10,7 +10,7 @@ use crate::frame::WITH_REQUESTS;
 use crate::listen;
 use crate::refusal::Refusal;
 use crate::said::Said;
-use crate::table::{Grant, Sessions, Table};
+use crate::table::{Ended, Grant, Sessions, Table};
 use crate::tls::{Credentials, Files, TlsError};
 use std::collections::BTreeMap;
 use std::io;
@@ -389,12 +389,12 @@ impl Node {
         self.shared.told.send_replace(Arc::new(hits));
     }
 
-    /// The limits that arrived since the last call, of each peer in the order of their numbers; and the
-    /// session of each peer that is up at that moment: its random number and its epoch.
+    /// The limits that arrived since the last call, of each peer in the order of their numbers; the
+    /// session of each peer that is up at that moment, its random number and its epoch; and the limits whose grant has ended.
     #[must_use]
-    pub fn take_limits(&self) -> (Vec<Arrived>, Sessions) {
+    pub fn take_limits(&self) -> (Vec<Arrived>, Sessions, Ended) {
         let mut table = self.shared.table();
-        (table.take_limits(), table.sessions())
+        (table.take_limits(), table.sessions(), table.take_ended())
     }
 
     /// What `peer` last said of `service`, as far as it is valid.

@@ -50,6 +50,16 @@ const DELAY_WINDOW: Nanos = Nanos::from_secs(60);
 
 /// The session of each peer, by its name in the configuration: random number and epoch, where one is up.
 pub type Sessions = Vec<(String, Option<(u64, u64)>)>;
+/// Limits whose grant has ended: the name of the peer, and what they are about.
+pub type Ended = Vec<(String, Scope, Unit)>;
+
+/// A signed limit that was taken.
+#[derive(Clone, Debug)]
+struct Signed {
+    peer: String,
+    grant: u64,
+    until: Nanos,
+}
 
 /// Counts by [`Refusal`].
 pub(crate) type Counts = [u64; Refusal::COUNT];
@@ -64,6 +74,8 @@ pub struct Table {
     by_bus: bool,
     /// Who checks what holders of grants have signed; `None`: nothing is taken.
     receiver: Option<Receiver>,
+    /// What they have signed and may still hold, by holder and what it is about.
+    signed: BTreeMap<(String, Scope, Unit), Signed>,
     /// Seconds since 1970, for the expiry of grants.
     today_s: u64,
     unknown: Counts,
@@ -415,6 +427,9 @@ impl Table {
         let (session, epoch, limit) = (message.session, message.epoch, accepted.limit);
         let received = ReceivedLimit { peer: peer.name.clone(), session, epoch, at: now, limit };
         let (whole, enforced_from) = (accepted.whole, accepted.counts_until);
+        self.signed.retain(|_, of| now < of.until);
+        let of = Signed { peer: peer.name.clone(), grant: accepted.grant, until: accepted.until };
+        self.signed.insert((holder, about.0, about.1), of);
         peer.pushed.put(Pushed { received, whole, enforced_from });
         Ok(())
     }
@@ -429,6 +444,20 @@ impl Table {
         }
         all.sort_by_key(|arrived| arrived.received().limit.sequence);
         all
+    }
+
+    /// The signed limits, by peer, whose grant has ended since the last call: it was revoked, has expired, is another one
+    /// now, or nobody is trusted any more.
+    pub fn take_ended(&mut self) -> Ended {
+        let Self { signed, receiver, today_s, .. } = self;
+        let stands = |(holder, scope, unit): &(String, Scope, Unit), of: &Signed| {
+            let about = (scope, *unit);
+            receiver.as_ref().is_some_and(|by| by.allows((of.grant, holder), about, *today_s))
+        };
+        let ended = signed.iter().filter(|(about, of)| !stands(about, of));
+        let ended: Vec<_> = ended.map(|(about, _)| about.clone()).collect();
+        let ended = ended.into_iter().filter_map(|about| signed.remove_entry(&about));
+        ended.map(|((_, scope, unit), of)| (of.peer, scope, unit)).collect()
     }
 
     /// The session of each peer that is up: its random number and its epoch.

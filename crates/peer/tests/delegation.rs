@@ -151,7 +151,7 @@ impl World {
             let answers = Some((Rate::per_second(40.0), number));
             self.back.limit(vec![OutgoingLimit { target, limit, answers, plain: Plain::Same }]);
         }
-        let (taken, _) = self.front.take_limits();
+        let (taken, ..) = self.front.take_limits();
         taken.iter().any(|arrived| matches!(arrived, Arrived::Pushed(_)))
     }
 

@@ -243,7 +243,7 @@ fn limits_go_up_and_hit_counters_come_back() {
     };
     let (received, sessions) = wait_for("the limit arrives", || {
         back.limit(limits());
-        let (mut limits, sessions) = front.take_limits();
+        let (mut limits, sessions, _) = front.take_limits();
         Some((limits.pop()?.received().clone(), sessions))
     });
     assert_eq!((received.peer.as_str(), received.epoch), ("b1", 1));

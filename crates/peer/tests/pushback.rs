@@ -449,12 +449,21 @@ fn what_is_revoked_or_expired_ends_and_another_session_begins_anew() {
     world.table.at_day(TODAY);
     let good = world.signed(notice, 60.0);
     assert!(world.push(NOW, good).is_ok());
+    let mut expired = world.table.clone();
+    assert!(expired.take_ended().is_empty());
+    expired.at_day(TODAY + 100);
+    let ended = expired.take_ended();
+    assert_eq!(ended.len(), 1, "what was given until later ends with its grant, too");
     // The files are read again, with a list of revocations beside them: the session goes on.
     let mut receiver = Receiver::new(ROUTER, key(1).public(), Bounds::default());
     let list = Revocations { sequence: 1, serials: vec![2] };
     receiver.revoke(&SignedRevocations::sign(list, &key(1)).unwrap()).unwrap();
     assert!(receiver.grant(NOW, &grant(2, "192.0.2.0/28:80")).is_err());
     world.table.trust(Some(receiver));
+    assert_eq!(world.table.take_ended(), ended);
+    assert!(world.table.take_ended().is_empty(), "said once");
+    let name = world.table.name(world.session.identity()).unwrap().to_owned();
+    assert_eq!(ended, [(name, SCOPE.parse().unwrap(), Unit::Connections)]);
     let revoked = world.signed(notice, 60.0);
     assert!(world.push(NOW, revoked).unwrap_err().contains("no such grant"));
     let listens = vec![SCOPE.parse().unwrap()];

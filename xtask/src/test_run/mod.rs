@@ -117,6 +117,7 @@ const BESIDE: [(&str, Programs); 3] = [
                     "only_gateways",
                     "proxy",
                     "pushback",
+                    "pushback_ends",
                     "pushback_marks",
                 ],
             ),

@@ -249,6 +249,21 @@ impl Receiver {
         known.is_some_and(|own| own.body.holder == holder)
     }
 
+    /// Whether the grant of this number is this holder's, valid today, and allows limits about this.
+    #[must_use]
+    pub fn allows(
+        &self,
+        (serial, holder): (u64, &str),
+        (scope, unit): (&Scope, Unit),
+        today_s: u64,
+    ) -> bool {
+        let grant = self.holders.get(&serial).and_then(|known| known.valid(today_s).ok());
+        grant.is_some_and(|own| {
+            let covers = own.scopes.iter().any(|of| of.covers(scope));
+            covers && own.body.holder == holder && own.body.kinds.counts(unit)
+        })
+    }
+
     /// Takes a limit that has arrived now, `today_s` seconds since 1970.
     ///
     /// # Errors

@@ -38,7 +38,9 @@ pub(crate) struct World {
     datagrams: Option<u64>,
     /// Whether both hosts mark packets, and the router is a border to the client.
     marks: bool,
-    _listener: TcpListener,
+    /// Whether the router reads a list of grants that were taken back.
+    revokes: bool,
+    pub(crate) listener: TcpListener,
 }
 
 impl World {
@@ -51,11 +53,15 @@ impl World {
         let bind = || TcpListener::bind(&target);
         let listener = in_namespace(Some(&star.namespace("s")), bind).unwrap();
         authorize(&star, (&["r", "s"], &target), datagrams.is_some());
-        Self { star, net, datagrams, marks: false, _listener: listener }
+        Self { star, net, datagrams, marks: false, revokes: false, listener }
     }
 
     pub(crate) fn marking(self) -> Self {
         Self { marks: true, ..self }
+    }
+
+    pub(crate) fn revoking(self) -> Self {
+        Self { revokes: true, ..self }
     }
 
     fn start(&self, host: &str, interfaces: &str, service: &str, cluster: &str) -> Daemon {
@@ -76,7 +82,11 @@ impl World {
 
     pub(crate) fn router(&self) -> Daemon {
         let target = target(self.net);
-        let cluster = limited_by(&self.star, &target);
+        let mut cluster = limited_by(&self.star, &target);
+        if self.revokes {
+            let list = format!("grants: {{revoked: {}, ", self.star.path("revoked").display());
+            cluster = cluster.replace("grants: {", &list);
+        }
         self.start("r", ", {name: v1, side: servers}", &looser(&target), &cluster)
     }
 

@@ -154,6 +154,11 @@ impl Daemon {
         descendants(self.child.id())
     }
 
+    #[allow(dead_code, reason = "not every program of tests needs it")]
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until it ends by itself.
     #[allow(dead_code, reason = "not every program of tests needs it")]
     pub(crate) fn ended(mut self) {

@@ -99,6 +99,8 @@ pub struct InForce {
     pub form: Form,
     /// It refuses this priority and lower ones; 0: all.
     pub priority: u8,
+    /// When it is over unless it is given again, whoever is dead by then; `None`: it opens in steps.
+    pub until: Option<Nanos>,
 }
 
 impl InForce {
@@ -111,6 +113,7 @@ impl InForce {
             form: if self.form == other.form { self.form } else { Form::Rate },
             // What one of them does not limit passes.
             priority: self.priority.max(other.priority),
+            until: self.until.into_iter().chain(other.until).min(),
         }
     }
 }
@@ -218,6 +221,13 @@ impl Inbound {
         };
         let taken = relaxing.and_then(|relaxing| self.accept(pushed.received, Some(relaxing)));
         taken.inspect_err(|why| self.count_refused(peer, *why))
+    }
+
+    /// The grant of a limit that was pushed has ended: so has the limit. Whether there was one.
+    pub fn revoke(&mut self, peer: &str, scope: &Scope) -> bool {
+        let key = (peer.to_owned(), scope.clone());
+        let pushed = self.entries.get(&key).is_some_and(|entry| entry.pushed.is_some());
+        pushed && self.entries.remove(&key).is_some_and(|entry| entry.held.is_some())
     }
 
     /// Takes a limit in that came either way.
@@ -509,9 +519,10 @@ impl Entry {
         let parts = divide(rate.get(), 0.0, &demands);
         let burst = held.burst(BURST);
         let RemoteLimit { restriction, priority, .. } = *held.limit();
+        let (until, form) = (self.pushed.as_ref().map(Relaxing::until), restriction.form());
         let part = |((at, service), part): (&(usize, &Service), f64)| {
             let rate = Rate::per_second(part.max(service.of.floor.get()));
-            (*at, InForce { rate, burst, loss: None, form: restriction.form(), priority })
+            (*at, InForce { rate, burst, loss: None, form, priority, until })
         };
         own.iter().zip(parts).map(part).collect()
     }

@@ -18,6 +18,7 @@ pub const TTL: Nanos = REMOTE_VALIDITY_MAX;
 pub(super) struct Relaxing {
     pushback: Pushback,
     enforced_from: Nanos,
+    until: Nanos,
 }
 
 impl Relaxing {
@@ -31,12 +32,18 @@ impl Relaxing {
         let mut pushback = Pushback::new(&PUSHBACK);
         let taken = pushback.install((rate, pushed.whole), received.limit.validity, received.at);
         taken.map_err(|_| NotTaken::OutOfRange)?;
-        Ok(Self { pushback, enforced_from: pushed.enforced_from })
+        let until = received.at + received.limit.validity.min(PUSHBACK.ttl_min());
+        Ok(Self { pushback, enforced_from: pushed.enforced_from, until })
     }
 
     /// What it allows now; `None`: it is gone. A router that is not congested has none.
     pub(super) fn rate(&mut self, now: Nanos, idle: bool) -> Option<Rate> {
         self.pushback.rate(now, idle)
+    }
+
+    /// When it is gone.
+    pub(super) const fn until(&self) -> Nanos {
+        self.until
     }
 
     /// Whether it only counts.

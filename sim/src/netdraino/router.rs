@@ -6,7 +6,9 @@ use super::spec::{Control, NetdrainoSpec};
 use super::{CLASSES, PACKET, RCN, RELAYED, SCN, TICK};
 use crate::net::{Kind, LinkCounts, LinkId, Net, NodeId, Packet, Place, Side, Verdict};
 use std::collections::VecDeque;
-use tidegate_policy::{Congestion, Event, LinkTick, Offered, Part, Pushback, VerdictKind};
+use tidegate_policy::{
+    Congestion, CongestionSpec, Event, LinkTick, Offered, Part, Pushback, VerdictKind,
+};
 use tidegate_units::{Nanos, Random as _, Rate, Share};
 use tidegate_workload::Rng;
 
@@ -133,6 +135,7 @@ impl Router {
     ) -> Self {
         let light = spec.congestion.queue * LIGHT;
         let light = super::spec::NetdrainoSpec::published(light);
+        let light = CongestionSpec { weight: spec.congestion.weight, ..light };
         Self {
             number,
             node,

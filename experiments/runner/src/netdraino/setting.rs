@@ -6,7 +6,7 @@ use crate::setting::within;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use tidegate_sim::netdraino::{Control as Sim, NetdrainoSpec, Shift};
-use tidegate_units::Nanos;
+use tidegate_units::{Nanos, Share};
 
 /// What protects servers and network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +18,8 @@ pub enum Control {
     ServerOnly,
     /// The whole rule goes to all routers within `hops` links.
     Naive,
-    /// As published. Marks and options of anybody lead to limits here: unsafe outside of an experiment.
+    /// As published. Marks and options of anybody lead to limits here, so it needs
+    /// `unsafe_marks_make_limits`.
     InBand,
     /// Ours.
     OutOfBand,
@@ -53,6 +54,14 @@ pub struct Setting {
     pub th: f64,
     /// `p_a`.
     pub append: f64,
+    /// Weight of the present queue in the average.
+    pub weight: f64,
+    /// Share of the packets that a congested router marks.
+    pub mark: f64,
+    /// Servers in `CServs`, and how long one stays there, seconds.
+    pub cservs: f64,
+    /// See above.
+    pub cservs_s: f64,
     /// Estimated packets after which a rule is sent.
     pub samples: f64,
     /// δ, seconds.
@@ -71,6 +80,8 @@ pub struct Setting {
     pub relay: bool,
     /// Clients that forge marks and options.
     pub forging: f64,
+    /// Whoever sends packets may make limits.
+    pub unsafe_marks_make_limits: bool,
     /// When all ends.
     pub lasts_s: f64,
     /// Counted from here on.
@@ -92,6 +103,10 @@ impl Default for Setting {
             k: 1.2,
             th: 15.0,
             append: 0.1,
+            weight: 0.002,
+            mark: 0.1,
+            cservs: 8.0,
+            cservs_s: 5.0,
             samples: 200.0,
             delta_s: 2.0,
             steps: 4.0,
@@ -101,6 +116,7 @@ impl Default for Setting {
             asymmetric: false,
             relay: false,
             forging: 0.0,
+            unsafe_marks_make_limits: false,
             lasts_s: 80.0,
             from_s: 20.0,
         }
@@ -125,6 +141,10 @@ impl Setting {
             ("k", self.k, (0.1, 16.0)),
             ("th", self.th, (0.1, 1e4)),
             ("append", self.append, (0.001, 1.0)),
+            ("weight", self.weight, (1e-5, 1.0)),
+            ("mark", self.mark, (0.001, 1.0)),
+            ("cservs", self.cservs, (1.0, 64.0)),
+            ("cservs_s", self.cservs_s, (0.1, 600.0)),
             ("samples", self.samples, (1.0, 1e6)),
             ("delta_s", self.delta_s, (0.1, 600.0)),
             ("steps", self.steps, (1.0, 16.0)),
@@ -138,6 +158,10 @@ impl Setting {
             within(name, value, range)?;
         }
         ensure!(self.udp_to_s0() >= 0.0, "udp to S0 is below 0");
+        ensure!(
+            (self.control == Control::InBand) == self.unsafe_marks_make_limits,
+            "in-band lets packets make limits: it needs unsafe_marks_make_limits, and nothing else does"
+        );
         Ok(())
     }
 
@@ -163,8 +187,14 @@ impl Setting {
         };
         let mut spec = NetdrainoSpec::new(seed, control);
         spec.congestion = match self.control {
-            Control::InBand | Control::Naive => NetdrainoSpec::published(self.th),
-            _ => tidegate_sim::netdraino::CongestionSpec { queue: self.th, ..spec.congestion },
+            Control::InBand | Control::Naive => {
+                tidegate_sim::netdraino::CongestionSpec::published(self.th, self.weight)
+            }
+            _ => {
+                let weight = Share::new(self.weight);
+                let queue = self.th;
+                tidegate_sim::netdraino::CongestionSpec { queue, weight, ..spec.congestion }
+            }
         };
         spec.pushback.delta = Nanos::from_secs_f64(self.delta_s);
         spec.pushback.steps = self.steps as u32;
@@ -176,6 +206,8 @@ impl Setting {
             rates: (self.rate_tcp, self.rate_udp),
             k: self.k,
             append: self.append,
+            mark: self.mark,
+            cservs: (self.cservs as usize, Nanos::from_secs_f64(self.cservs_s)),
             samples: self.samples as u64,
             shift: (self.shift_s > 0.0).then(|| Shift {
                 period: Nanos::from_secs_f64(self.shift_s),
@@ -186,5 +218,22 @@ impl Setting {
             forging: self.forging as u32,
             ..spec
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The published mode is unsafe, and whoever wants it says so.
+    #[test]
+    fn packets_make_limits_only_where_that_is_wanted() {
+        let published = Setting { control: Control::InBand, ..Setting::default() };
+        let why = published.check().expect_err("nobody has said so").to_string();
+        assert!(why.contains("unsafe_marks_make_limits"), "{why}");
+        assert!(Setting { unsafe_marks_make_limits: true, ..published }.check().is_ok());
+        let other = Setting { unsafe_marks_make_limits: true, ..Setting::default() };
+        assert!(other.check().is_err());
+        assert!(Setting::default().check().is_ok());
     }
 }

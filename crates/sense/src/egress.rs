@@ -3,7 +3,7 @@
 //!
 //! | what | counts and rate |
 //! | --- | --- |
-//! | one queue, a shaper included | those of the root qdisc, in which its children count, too |
+//! | one queue, a shaper included | those of the root qdisc, in which its children count, too, but for what they marked |
 //! | `mq`, `mqprio` | the sum over the children; waiting is the fullest, because it drops alone |
 //! | no queue | those of the interface |
 //! | a card | in front of all that its own ring (BQL), and the rate of the link where nothing shapes |
@@ -80,8 +80,12 @@ pub(crate) fn link_use(
         link.sent_bytes = queues.iter().fold(0, |sum, q| sum.wrapping_add(q.sent.0));
         let sum = |of: fn(&Qdisc) -> u32| queues.iter().fold(0_u32, |s, q| s.wrapping_add(of(q)));
         link.sent_packets = sum(|q| q.sent.1);
-        link.dropped_packets = sum(|q| q.dropped);
-        link.identity.1 = number_of(&queues);
+        // Marks are counted only where they are made: also those of a queue in a shaper.
+        let marked = here().filter_map(|q| q.marked).fold(0_u32, u32::wrapping_add);
+        link.dropped_packets = sum(|q| q.dropped).wrapping_add(marked);
+        let deeper =
+            |q: &&Qdisc| q.marked.is_some() && !queues.iter().any(|of| std::ptr::eq(*of, *q));
+        link.identity.1 = number_of(queues.iter().copied().chain(here().filter(deeper)));
     }
     let rates: Option<Vec<u64>> = queues.iter().map(|q| q.rate).collect();
     let shaped = rates.filter(|rates| !rates.is_empty()).map(|rates| rates.iter().sum::<u64>());
@@ -98,12 +102,12 @@ pub(crate) fn link_use(
 }
 
 /// A number for these queues: one that takes the place of another may have its handle, such as 0.
-fn number_of(queues: &[&Qdisc]) -> u64 {
-    let one = |q: &&Qdisc| {
+fn number_of<'a>(queues: impl Iterator<Item = &'a Qdisc>) -> u64 {
+    let one = |q: &'a Qdisc| {
         let place = [q.handle, q.parent].into_iter().flat_map(u32::to_ne_bytes);
         place.chain(q.kind.bytes()).collect::<Vec<u8>>()
     };
-    Fnv::default().with(queues.iter().flat_map(one)).get()
+    Fnv::default().with(queues.flat_map(one)).get()
 }
 
 #[cfg(test)]
@@ -215,21 +219,44 @@ mod tests {
         assert_eq!((bare.sent_packets, bare.dropped_packets), CARD.packets);
     }
 
-    #[test]
-    fn marks_of_fq_codel_count_as_drops() {
+    /// `fq_codel` with 4 packets of at most 100, 5 that it dropped, and 9 that it marked.
+    fn fq_codel(parent: u32, handle: u32) -> Qdisc {
         // type, maxpacket, drop_overlimit, ecn_mark.
         let own: Vec<u8> = [0_u32, 1514, 0, 9].iter().flat_map(|n| n.to_ne_bytes()).collect();
         let queue: Vec<u8> = [4_u32, 6000, 5].iter().flat_map(|n| n.to_ne_bytes()).collect();
         let stats = [attribute(3, &queue), attribute(4, &own)].concat();
         let mut fixed = vec![0; 20];
         fixed[4..8].copy_from_slice(&2_u32.to_ne_bytes());
-        fixed[12..16].copy_from_slice(&TC_H_ROOT.to_ne_bytes());
+        fixed[8..12].copy_from_slice(&handle.to_ne_bytes());
+        fixed[12..16].copy_from_slice(&parent.to_ne_bytes());
         let limit = attribute(2, &100_u32.to_ne_bytes());
         let attributes: [(u16, &[u8]); 3] = [(1, b"fq_codel\0"), (2, &limit), (7, &stats)];
         let message = request(36, 0, &fixed, &attributes)[HEADER..].to_vec();
-        let seen = link_use("e0", &CARD, &[qdisc(&message, &[CARD]).unwrap()], &Egress::default());
+        qdisc(&message, &[CARD]).unwrap()
+    }
+
+    #[test]
+    fn marks_of_fq_codel_count_as_drops() {
+        let dump = [fq_codel(TC_H_ROOT, 0)];
+        let seen = link_use("e0", &CARD, &dump, &Egress::default());
         assert_eq!(seen.dropped_packets, 14);
         assert_eq!(seen.queue, Some(InterfaceQueue { length: 4.0, limit: 100.0 }));
         assert_eq!(seen.capacity, None);
+    }
+
+    /// What is dropped inside counts in the shaper as well, and what is marked does not.
+    #[test]
+    fn marks_of_fq_codel_in_a_shaper_count_once() {
+        let mut dump = recorded(include_str!("dumps/tbf.hex"));
+        dump.retain(|q| q.parent == TC_H_ROOT);
+        let (shaper, dropped) = (dump[0].handle, dump[0].dropped);
+        let bare = link_use("v1", &CARD, &dump, &Egress::default());
+        dump.push(fq_codel(shaper | 1, 0x10_0000));
+        let seen = link_use("v1", &CARD, &dump, &Egress::default());
+        assert_eq!(seen.dropped_packets, dropped + 9);
+        assert_ne!(seen.identity, bare.identity);
+        dump[1].handle = 0x11_0000;
+        let anew = link_use("v1", &CARD, &dump, &Egress::default());
+        assert_ne!(anew.identity, seen.identity, "another one marks anew");
     }
 }

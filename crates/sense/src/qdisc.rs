@@ -212,9 +212,11 @@ pub(crate) struct Qdisc {
     limit: Limit,
     packets: u32,
     bytes: u32,
-    /// Bytes and packets sent; packets dropped, or marked instead.
+    /// Bytes and packets sent; packets dropped, those of its children among them.
     pub(crate) sent: (u64, u32),
     pub(crate) dropped: u32,
+    /// Packets that it marked instead, where it is of a kind that marks: its parent does not count them.
+    pub(crate) marked: Option<u32>,
     /// Bytes per second, of a shaper.
     pub(crate) rate: Option<u64>,
 }
@@ -232,8 +234,8 @@ pub(crate) fn qdisc(message: &[u8], of: &[Interface]) -> Option<Qdisc> {
     let basic = nested(all, TCA_STATS_BASIC).unwrap_or_default();
     let options = nested(body, TCA_OPTIONS).unwrap_or_default();
     let marked = match (kind.as_str(), nested(all, TCA_STATS_APP)) {
-        ("fq_codel", Some(own)) => u32_at(own, FQ_CODEL_MARKED),
-        _ => 0,
+        ("fq_codel", Some(own)) => Some(u32_at(own, FQ_CODEL_MARKED)),
+        _ => None,
     };
     Some(Qdisc {
         interface: index,
@@ -244,7 +246,8 @@ pub(crate) fn qdisc(message: &[u8], of: &[Interface]) -> Option<Qdisc> {
         packets: u32_at(stats, 0),
         bytes: u32_at(stats, 4),
         sent: (u64_at(basic, 0), u32_at(basic, 8)),
-        dropped: u32_at(stats, 8).wrapping_add(marked),
+        dropped: u32_at(stats, 8),
+        marked,
         rate: rate(&kind, options),
         kind,
     })

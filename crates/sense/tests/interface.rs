@@ -1,73 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The kernel's own queues: a shaped interface in a namespace of its own fills, tells its limit, and
-//! empties. Needs root and `ip`, `tc`.
+//! empties; below `mq` each queue is seen. Needs root and `ip`, `tc`.
 //!
 //! ```text
 //!   UDP socket ─► v0 (tbf, 1 Mbit/s, 30,000 bytes) ═ veth ═ v1
+//!
+//!                      ┌ 1:1 pfifo
+//!   256 flows ─► v0 mq ┼ 1:2 tbf, the longest queue ═ veth ═ v1
+//!                      ├ 1:3 tbf, full
+//!                      └ 1:4 tbf, full
 //! ```
+//!
+//! `fq_codel`, and a card with byte queue limits, are in `guest_queues.rs`: not every kernel has them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
+mod space;
+
+use space::{Namespace, PACKET, PACKET_WIRE, fill};
 use std::io;
-use std::net::UdpSocket;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use tidegate_model::signals::Signals;
 use tidegate_model::totals::{ServiceTotals, Totals};
-use tidegate_sense::{
-    InterfaceSource, Roots, RouteSource, Sense, ServiceSource, SockDiag, in_namespace,
-};
+use tidegate_sense::{InterfaceSource, Roots, RouteSource, Sense, ServiceSource, SockDiag};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 
-const PACKET: usize = 1000;
-/// As the qdisc counts it: IP, UDP and the link's header.
-const PACKET_WIRE: f64 = 1042.0;
 const LIMIT_BYTES: f64 = 30_000.0;
 /// Of the longest packet: MTU 1500 and the link's header.
 const LIMIT: f64 = LIMIT_BYTES / 1514.0;
-
-fn run(command: &str) {
-    let words: Vec<&str> = command.split_whitespace().collect();
-    let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command}: {said}");
-}
-
-/// A network namespace that is removed by drop.
-struct Namespace(String);
-
-impl Namespace {
-    fn new(name: &str) -> Self {
-        let name = format!("tidegate-sense-{name}-{}", std::process::id());
-        run(&format!("ip netns add {name}"));
-        let made = Self(name);
-        made.run("ip link add v0 type veth peer name v1");
-        made.run("ip address add 192.0.2.1/24 dev v0");
-        made.run("ip link set v1 up");
-        made.run("ip link set v0 up");
-        made.run("ip neighbour add 192.0.2.2 lladdr 02:00:00:00:00:02 nud permanent dev v0");
-        made
-    }
-
-    fn run(&self, command: &str) {
-        run(&format!("ip netns exec {} {command}", self.0));
-    }
-
-    fn path(&self) -> PathBuf {
-        PathBuf::from("/run/netns").join(&self.0)
-    }
-
-    fn sender(&self) -> UdpSocket {
-        let socket = in_namespace(Some(&self.path()), || UdpSocket::bind("192.0.2.1:0")).unwrap();
-        socket.connect("192.0.2.2:9").unwrap();
-        socket
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
-    }
-}
+/// Queues of an interface below `mq`. The kernel spreads flows over them by a hash with a secret of its own: so
+/// many that a queue with less than a tenth of them is out of the question.
+const QUEUES: u32 = 4;
+const FLOWS: usize = 256;
+const PACKETS_OF_FLOW: usize = 3;
+/// So slow that one packet leaves at once and the next within a minute: what waits, stays.
+const FROZEN: &str = "tbf rate 80bit burst 1600 limit";
+/// Bytes per second of that.
+const FROZEN_RATE: f64 = 10.0;
 
 struct NoTotals;
 impl Totals for NoTotals {
@@ -82,13 +50,6 @@ fn look(source: &mut RouteSource) -> (Option<(f64, f64)>, u64) {
     source.interfaces(&["v0".to_owned()], &mut found).unwrap();
     source.queues(&found, &mut queues).unwrap();
     (queues.first().map(|(_, q)| (q.length, q.limit)), found[0].sent_bytes)
-}
-
-fn fill(sender: &UdpSocket, packets: usize) {
-    for _ in 0..packets {
-        // A full queue may say so.
-        let _ = sender.send(&[0; PACKET]);
-    }
 }
 
 #[test]
@@ -119,7 +80,7 @@ fn a_shaped_interface_fills_to_its_limit_and_empties() {
 }
 
 #[test]
-fn a_packet_limit_inside_a_shaper_and_one_of_many_queues_are_found() {
+fn a_packet_limit_inside_a_shaper_is_found() {
     let namespace = Namespace::new("kinds");
     let mut source = RouteSource::open(Some(&namespace.path())).unwrap();
     namespace.run("tc qdisc replace dev v0 root handle 1: tbf rate 1mbit burst 2kb limit 30000");
@@ -189,4 +150,75 @@ fn a_shaper_tells_its_rate_and_what_it_sent_and_dropped() {
     // Others (router solicitations) may be among them.
     let all = f64::from(sent + dropped) + waiting;
     assert!((100.0..110.0).contains(&all), "{sent} {dropped} {queue:?}");
+}
+
+#[test]
+fn below_mq_drops_of_all_queues_are_summed_and_the_fullest_waits() {
+    let namespace = Namespace::with_queues("mq", QUEUES);
+    let mut source = RouteSource::open(Some(&namespace.path())).unwrap();
+    namespace.run("tc qdisc replace dev v0 root handle 1: mq");
+    namespace.run("tc qdisc replace dev v0 parent 1:1 handle 10: pfifo limit 1000");
+    // 30,000 bytes hold 28 packets, with a remainder; 19,800 are 19 packets and 2 bytes.
+    for (child, limit) in [(2, 900_000), (3, 30_000), (4, 19_800)] {
+        let (handle, parent) = (10 * child, format!("1:{child}"));
+        namespace.run(&format!(
+            "tc qdisc replace dev v0 parent {parent} handle {handle}: {FROZEN} {limit}"
+        ));
+    }
+    let mut look_at_links =
+        || source.links(&["v0".to_owned()], Path::new("/sys")).unwrap().remove(0);
+    let before = look_at_links();
+    assert_eq!(before.capacity, None, "one of its queues has no rate");
+    assert_eq!((before.sent_packets, before.dropped_packets), (0, 0));
+
+    let flows = namespace.flows("192.0.2.1", "192.0.2.2", FLOWS);
+    flows.iter().for_each(|flow| fill(flow, PACKETS_OF_FLOW));
+    let after = look_at_links();
+    let children = namespace.queues("v0");
+    let of = |parent: &str| children.iter().find(|q| q.parent == parent).unwrap();
+    let [open, long, full, fullest] = ["1:1", "1:2", "1:3", "1:4"].map(of);
+    assert_eq!((open.kind.as_str(), full.kind.as_str()), ("pfifo", "tbf"));
+    assert!(open.sent > 0 && (open.dropped, open.waiting) == (0, 0), "{children:?}");
+    assert!(long.waiting > full.waiting && long.dropped == 0, "{children:?}");
+    assert!(full.dropped > 0 && fullest.dropped > 0, "{children:?}");
+    assert_eq!((full.waiting, fullest.waiting), (28, 19), "{children:?}");
+    // Not what `mq` says of itself, nor one of them.
+    assert_eq!(after.dropped_packets, full.dropped + fullest.dropped, "{children:?}");
+    let sent: u32 = children.iter().filter(|q| q.parent != "root").map(|q| q.sent).sum();
+    assert_eq!(after.sent_packets, sent, "{children:?}");
+    let waiting = long.waiting + full.waiting + fullest.waiting;
+    let all = u32::try_from(FLOWS * PACKETS_OF_FLOW).unwrap();
+    assert_eq!(sent + after.dropped_packets + waiting, all, "{children:?}");
+    let queue = after.queue.unwrap();
+    let expected = (19.0 * PACKET_WIRE / 1514.0, 19_800.0 / 1514.0);
+    assert_eq!((queue.length, queue.limit), expected, "the fullest, and not the longest");
+    assert_eq!(look(&mut source).0, Some(expected), "the signal of a service sees the same");
+
+    namespace.run(&format!("tc qdisc replace dev v0 parent 1:1 handle 50: {FROZEN} 30000"));
+    let shaped = source.links(&["v0".to_owned()], Path::new("/sys")).unwrap().remove(0);
+    assert_eq!(shaped.capacity, Some(FROZEN_RATE * f64::from(QUEUES)));
+    assert_ne!(shaped.identity, after.identity, "one of its queues counts anew");
+    assert!(shaped.sent_packets < after.sent_packets);
+}
+
+/// What a card with several queues has by itself: `mq` with the handle 0, as its children have, too.
+#[test]
+fn below_the_mq_of_the_kernel_all_queues_are_summed() {
+    let namespace = Namespace::new("mq-0");
+    namespace.run(&format!("ip link add i0 numtxqueues {QUEUES} type ifb"));
+    namespace.run("ip link set i0 addrgenmode none");
+    namespace.run("ip link set i0 up");
+    namespace.run("ip address add 198.51.100.1/24 dev i0");
+    let root = namespace.run("tc qdisc show dev i0");
+    assert!(root.contains("qdisc mq 0: root"), "{root}");
+    let flows = namespace.flows("198.51.100.1", "198.51.100.2", FLOWS);
+    flows.iter().for_each(|flow| fill(flow, 1));
+    let mut source = RouteSource::open(Some(&namespace.path())).unwrap();
+    let seen = source.links(&["i0".to_owned()], Path::new("/sys")).unwrap().remove(0);
+    let queues = namespace.queues("i0");
+    let used = queues.iter().filter(|q| q.parent != "root" && q.sent > 0).count();
+    assert_eq!(used, QUEUES as usize, "{queues:?}");
+    // The interface itself sends on only what was redirected to it, and counts none of these.
+    assert_eq!(seen.sent_packets as usize, FLOWS, "{queues:?}");
+    assert_eq!(seen.queue.map(|q| q.length), Some(0.0));
 }

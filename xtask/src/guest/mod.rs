@@ -2,7 +2,7 @@
 //! `cargo xtask guest`: the dataplane's tests on another kernel, under software emulation.
 //!
 //! A kernel of the distribution boots in QEMU without KVM, with the machine's own files below it
-//! (9p, read only, memory above), no network card and a time limit. It runs the test programs that
+//! (9p, read only, memory above), no network and a time limit. It runs the test programs that
 //! were built here, so what passes there is what was built. Numbers from there say nothing about
 //! speed.
 
@@ -20,7 +20,7 @@ use crate::{process, setup, test_run};
 use kernel::Kernel;
 
 /// What runs where nobody names anything: all that loads, attaches, answers and survives.
-const TESTS: [&str; 15] = [
+const TESTS: [&str; 16] = [
     "budget",
     "hooks",
     "attach",
@@ -36,6 +36,7 @@ const TESTS: [&str; 15] = [
     "lost",
     "live",
     "interface",
+    NEEDS_CARD,
 ];
 /// Linux has tcx since then; before, the loader takes clsact.
 const TCX_SINCE: (u32, u32) = (6, 6);
@@ -58,7 +59,11 @@ const NEED_TCX: [&str; 13] = [
 /// Folders of the crates whose tests may be named.
 const CRATES: [&str; 4] = ["bpf", "crates/sense", "crates/daemon", "crates/tidegate"];
 /// What only the guest has tests for.
-const FEATURES: &str = "tidegate/guest";
+const FEATURES: &str = "tidegate/guest,tidegate-sense/guest";
+/// Its tests need a card with byte queue limits. At the other end of its cable there is nobody.
+const NEEDS_CARD: &str = "guest_queues";
+const CARD: [&str; 4] =
+    ["-netdev", "hubport,id=cable,hubid=0", "-device", "e1000,netdev=cable,romfile="];
 const PLACE: &str = "target/guest";
 /// What is run under systemd where nobody names anything.
 const TESTS_OF_UNIT: [&str; 1] = ["guest_systemd"];
@@ -110,6 +115,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut tally = Tally::default();
     let files = [("host", Path::new("/")), ("modules", &kernel.modules()), ("guest", &share)];
     let mut qemu = qemu(&kernel, &initramfs, files, &place.join("console"));
+    if wanted.contains(&NEEDS_CARD) {
+        qemu.args(CARD);
+    }
     qemu.arg("-append").arg(command_line(options.systemd));
     let limit = Duration::from_secs(60 * options.minutes);
     let ran = test_run::watch(qemu, limit, "", &mut tally);

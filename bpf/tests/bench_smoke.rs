@@ -8,7 +8,7 @@
 mod bench_support;
 
 use bench_support::worker::{Subjects, serve};
-use bench_support::{idle::IdleLoops, packets, refusals, requests, router, tables, turns};
+use bench_support::{idle::IdleLoops, packets, pushed, refusals, requests, router, tables, turns};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -113,6 +113,8 @@ fn every_packet_of_a_router_is_measured_and_counted_as_what_it_is() {
         "server-reply",
         "client-ack",
         "syn-refused",
+        "own-100-syn",
+        "own-100-syn-others",
         "sweep",
         "stranger",
         "stranger-full",
@@ -120,6 +122,21 @@ fn every_packet_of_a_router_is_measured_and_counted_as_what_it_is() {
         "opens-full",
     ];
     assert_measured(&answers, &claimed);
+}
+
+#[test]
+fn what_limits_of_servers_do_to_packets_at_a_router_is_measured_and_counted() {
+    let answers = measure_all(pushed::subjects(&tables::Scale::SMOKE).unwrap());
+    let mut claimed = Vec::new();
+    for kind in ["syn", "udp"] {
+        for limits in ["0", "100"] {
+            claimed.extend(
+                ["", "-others", "-transit"].map(|to| format!("pushed-{limits}-{kind}{to}")),
+            );
+        }
+        claimed.push(format!("pushed-100-{kind}-refused"));
+    }
+    assert_measured(&answers, &claimed.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
 #[test]

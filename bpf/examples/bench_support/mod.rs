@@ -11,6 +11,7 @@ pub mod frames;
 pub mod haproxy;
 pub mod idle;
 pub mod packets;
+pub mod pushed;
 pub mod random;
 pub mod refusals;
 pub mod requests;

@@ -81,14 +81,15 @@ impl Expect {
 /// A hook with tables; subjects share it.
 pub(super) type Plane = Rc<RefCell<TestPlane>>;
 
-struct Packets {
+/// A ring of packets in front of a hook.
+pub(super) struct Packets {
     name: String,
     about: String,
     ring: Bench,
     first: Frame,
     plane: Option<Plane>,
     place: Rc<Place>,
-    expect: Expect,
+    pub(super) expect: Expect,
     scale: Scale,
 }
 
@@ -140,10 +141,10 @@ impl Packets {
 }
 
 /// Where a ring runs, and against what.
-struct Scene {
-    plane: Option<Plane>,
-    place: Rc<Place>,
-    expect: Expect,
+pub(super) struct Scene {
+    pub(super) plane: Option<Plane>,
+    pub(super) place: Rc<Place>,
+    pub(super) expect: Expect,
 }
 
 /// Puts packets into a ring.
@@ -162,15 +163,33 @@ pub(super) fn fill(ring: &Bench, frames: &[Frame]) -> Result<()> {
     Ok(ring.write("place", 0, &place)?)
 }
 
-struct Maker {
+/// Makes subjects.
+pub(super) struct Maker {
     scale: Scale,
     object: Object,
     subjects: Subjects,
 }
 
 impl Maker {
+    /// For subjects of this size; none yet.
+    pub(super) fn new(scale: &Scale) -> Result<Self> {
+        Ok(Self { scale: *scale, object: Object::compile("ring")?, subjects: Subjects::new() })
+    }
+
     /// A subject: these packets, in this scene.
-    fn add(&mut self, (name, about): (&str, &str), frames: &[Frame], scene: Scene) -> Result<()> {
+    fn add(&mut self, named: (&str, &str), frames: &[Frame], scene: Scene) -> Result<()> {
+        let packets = self.packets(named, frames, scene)?;
+        self.subjects.push(Box::new(packets));
+        Ok(())
+    }
+
+    /// The same, which is not offered.
+    pub(super) fn packets(
+        &self,
+        (name, about): (&str, &str),
+        frames: &[Frame],
+        scene: Scene,
+    ) -> Result<Packets> {
         let ring = self.object.load()?;
         fill(&ring, frames).context(name.to_owned())?;
         match (&scene.plane, scene.expect) {
@@ -181,17 +200,7 @@ impl Maker {
         let Scene { plane, place, expect } = scene;
         let (name, about) = (name.to_owned(), about.to_owned());
         let (first, scale) = (frames[0], self.scale);
-        self.subjects.push(Box::new(Packets {
-            name,
-            about,
-            ring,
-            first,
-            plane,
-            place,
-            expect,
-            scale,
-        }));
-        Ok(())
+        Ok(Packets { name, about, ring, first, plane, place, expect, scale })
     }
 
     /// The subject, and beside it the same with a hot key.
@@ -309,8 +318,7 @@ pub(super) fn frames(tuples: &[Tuple], flags: u8) -> Vec<Frame> {
 pub fn subjects(scale: &Scale) -> Result<Subjects> {
     let mut tables = Tables::new(scale, true)?;
     let places = Places::new(&tables, scale)?;
-    let mut maker =
-        Maker { scale: *scale, object: Object::compile("ring")?, subjects: Subjects::new() };
+    let mut maker = Maker::new(scale)?;
     passing(&mut maker, &mut tables, &places)?;
     imported(&mut maker, &mut tables, &places)?;
     floors(&mut maker, &mut tables, &places)?;

@@ -30,6 +30,8 @@ const ISN: [u32; 2] = [1000, 7000];
 const PAYLOAD: [usize; 2] = [200, 1400];
 /// Servers behind the router.
 const SERVERS: u32 = 200;
+/// Those that have a limit beside others that have none.
+const LIMITED: u32 = 100;
 /// Clients of full tables come from here on.
 const STRANGERS: u32 = 1 << 24;
 
@@ -144,6 +146,12 @@ impl Crowd {
         median(means).context("no block")
     }
 
+    /// SYNs that took a token of a limit.
+    fn tokens(&self) -> Result<u64> {
+        let of = |place| self.router.limited(place).context("no such place");
+        (0..SERVERS as usize).map(|place| Ok(of(place)?.tokens)).sum()
+    }
+
     fn counts(&self) -> Result<DestinationCounts> {
         let all = self.router.destinations()?;
         let sum =
@@ -189,12 +197,46 @@ fn exchanges(crowd: &mut Crowd, names: [&'static str; 3], packets: u32) -> Resul
     Ok(measured)
 }
 
+/// SYNs to a hundred servers, and to the others: block by block without a limit, and then the hundred have one each,
+/// whose tokens last.
+fn hundred(crowd: &mut Crowd, packets: u32) -> Result<Measured> {
+    let mut means: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+    // In so many numbers no round meets those of another: copies of a SYN take no token.
+    let mut from = 2 * STRANGERS + crowd.random.below(1 << 27) as u32;
+    let bucket = BucketSpec::new(Rate::per_second(1e9), 1_000_000, Action::Drop);
+    let (before, mut taken) = (crowd.tokens()?, 0);
+    for _ in 0..packets / BLOCK {
+        for (limit, names) in [
+            (None, ["own-0-syn", "own-0-syn-others"]),
+            (Some(&bucket), ["own-100-syn", "own-100-syn-others"]),
+        ] {
+            for place in 0..LIMITED as usize {
+                crowd.router.set_limit(place, limit)?;
+            }
+            crowd.router.renew(MonotonicClock.now(), Some(Mode::Enforce))?;
+            let (first, rest): (Vec<u32>, Vec<u32>) =
+                (from..from + 2 * BLOCK).partition(|number| number % SERVERS < LIMITED);
+            from += 2 * BLOCK;
+            taken += if limit.is_some() { first.len() } else { 0 };
+            for (name, numbers) in names.into_iter().zip([first, rest]) {
+                let syn = |number: &u32| segment(&tuple(*number), SYN, *number, 0).to_vec();
+                let frames = Vec::from_iter(numbers.iter().map(syn));
+                means.entry(name).or_default().push(crowd.give(false, &frames, true)?);
+            }
+        }
+    }
+    check("with a token", crowd.tokens()? - before, taken)?;
+    let median_of = |(name, means)| Ok((name, median(means).context("no block")?));
+    means.into_iter().map(median_of).collect()
+}
+
 /// New connections: SYNs without a limit and at one that is used up, and a sweep.
 fn others(crowd: &mut Crowd, packets: u32) -> Result<Measured> {
     let mut measured = Measured::new();
     let arp = vec![vec![0; 60]; packets as usize];
     measured.insert("empty", crowd.give(false, &arp, true)?);
-    let first = crowd.random.below(1 << 20) as u32 + STRANGERS;
+    // In so many numbers no round meets those of another: a copy of a SYN that passed passes.
+    let first = crowd.random.below(1 << 27) as u32 + STRANGERS;
     let syn = |from: u32| {
         let all = from..from + packets;
         Vec::from_iter(all.map(|number| segment(&tuple(number), SYN, number, 0).to_vec()))
@@ -332,6 +374,16 @@ pub fn subjects(scale: &Scale) -> Subjects {
             ("client-ack-few", "its acknowledgement"),
             ("stranger", "an acknowledgement of no connection, the table nearly empty"),
             ("opens", "the end of a handshake, the table nearly empty"),
+        ],
+    );
+    add(
+        Box::new(move || Crowd::new(few, places)),
+        Box::new(move |crowd| hundred(crowd, packets)),
+        &[
+            ("own-0-syn", "a SYN to one of a hundred servers; no limits"),
+            ("own-100-syn", "the same; each of these has a limit, with tokens"),
+            ("own-0-syn-others", "a SYN to one of a hundred other servers; no limits"),
+            ("own-100-syn-others", "the same; a hundred limits for the first ones"),
         ],
     );
     add(

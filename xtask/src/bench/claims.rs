@@ -31,6 +31,13 @@ const fn cheaper(subject: &'static str, beside: &'static str, times: f64) -> Cla
     Claim { subject, beside, bound: Bound::CheaperAtLeast(times) }
 }
 
+/// What a hundred limits may add to a packet.
+const LIMITS_NS: f64 = 20.0;
+
+const fn limits_add(subject: &'static str, beside: &'static str) -> Claim {
+    Claim { subject, beside, bound: Bound::AddsAtMost(LIMITS_NS) }
+}
+
 const fn within(subject: &'static str, ns: f64) -> Claim {
     Claim { subject, beside: subject, bound: Bound::AtMost(ns) }
 }
@@ -94,7 +101,9 @@ const FULL: f64 = 1.0 / 1.2;
 /// With a million connections a sweep of a thirty-second of them, ten times a second, takes 5 % of a core then.
 const SWEEP_NS: f64 = 160.0;
 
-/// A million connections, keys at random.
+/// A million connections, keys at random. Limits of the router's own (`own-…`) are looked at by the hook that measures
+/// connections; those that servers push (`pushed-…`) are limits of services, in the hook that protects these. The
+/// number says how many limits there are.
 pub(super) const ROUTER: &[Claim] = &[
     adds("client-request", 100.0),
     adds("client-ack", 100.0),
@@ -103,6 +112,20 @@ pub(super) const ROUTER: &[Claim] = &[
     cheaper("stranger-full", "stranger", FULL),
     cheaper("opens-full", "opens", FULL),
     within("sweep", SWEEP_NS),
+    limits_add("own-100-syn", "own-0-syn"),
+    limits_add("own-100-syn-others", "own-0-syn-others"),
+    limits_add("pushed-1-syn", "pushed-0-syn-one"),
+    limits_add("pushed-100-syn", "pushed-0-syn"),
+    limits_add("pushed-100-syn-refused", "pushed-0-syn"),
+    limits_add("pushed-1-syn-others", "pushed-0-syn-others"),
+    limits_add("pushed-100-syn-others", "pushed-0-syn-others"),
+    limits_add("pushed-100-syn-transit", "pushed-0-syn-transit"),
+    limits_add("pushed-1-udp", "pushed-0-udp-one"),
+    limits_add("pushed-100-udp", "pushed-0-udp"),
+    limits_add("pushed-100-udp-refused", "pushed-0-udp"),
+    limits_add("pushed-1-udp-others", "pushed-0-udp-others"),
+    limits_add("pushed-100-udp-others", "pushed-0-udp-others"),
+    limits_add("pushed-100-udp-transit", "pushed-0-udp-transit"),
 ];
 
 /// `socket-floor` is measured beside them: no program that asks the kernel for the socket of a SYN,

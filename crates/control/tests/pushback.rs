@@ -5,7 +5,8 @@
 mod world;
 
 use tidegate_control::fleet::remote::{
-    BEGIN_AFTER, CALM_AFTER, Flow, Grant, Inbound, NotTaken, Protected, Steps, TTL, Uncounted,
+    BEGIN_AFTER, CALM_AFTER, Flow, Grant, Inbound, NotTaken, PUSHBACK, Protected, PushbackSpec,
+    Steps, TTL, Uncounted,
 };
 use tidegate_control::{DefaultController, DefaultSpec};
 use tidegate_flowspec::{Action, Bounds, Change, Plan, Route, Rule};
@@ -110,6 +111,19 @@ fn refreshed_it_goes_on_and_hit_counters_go_back() {
     assert!(hits[0].1.offered > hits[0].1.refused && hits[0].1.refused > 0, "{hits:?}");
     let state = &router.inbound.states(router.now, 0)[0];
     assert!((state.peer.as_str(), state.left) == ("b1", Some(TTL.since(TICK + Nanos::SECOND))));
+}
+
+/// The operator wants it held longer, and fewer steps.
+#[test]
+fn how_it_ages_is_configured() {
+    let mut router = Router::new();
+    router.inbound.age(PushbackSpec { delta: Nanos::from_secs(3), steps: 1, ..PUSHBACK });
+    assert_eq!(router.push(20.0), Ok(()));
+    let course: Vec<_> = (0..7).map(|_| router.seconds(1)).collect();
+    let near = |at: usize, rate: f64| course[at].is_some_and(|seen| (seen - rate).abs() < 1.0);
+    // The clamp lets it fall to 37 within 2 s; after 3 s it is at the whole, where four steps would be at 40.
+    assert!(near(1, 37.5) && near(3, 100.0) && near(4, 100.0), "{course:?}");
+    assert_eq!(course[6], None, "{course:?}");
 }
 
 /// Its grant has ended: nothing holds, and nothing relaxes.

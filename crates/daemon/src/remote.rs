@@ -18,7 +18,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use tidegate_bpf::HostMarks;
 use tidegate_config::{Config, ServiceConfig};
 use tidegate_control::congestion::Arrivals;
-use tidegate_control::fleet::remote::{Flow, Grant, InForce, Inbound, Protected};
+use tidegate_control::fleet::remote::{
+    Flow, Grant, InForce, Inbound, PUSHBACK, Protected, PushbackSpec,
+};
 use tidegate_model::Listen;
 use tidegate_model::limits::{DatagramLimit, ServiceLimits};
 use tidegate_model::record::What;
@@ -113,6 +115,13 @@ impl Remote {
         let floor = Rate::per_second(tidegate_model::RATE_FLOOR);
         let datagrams = protected.into_iter().map(|of| Protected { floor, ..of });
         self.datagrams.follow(&grants, datagrams.collect());
+        let grants = config.cluster.as_ref().and_then(|cluster| cluster.grants.as_ref());
+        let ages = grants.map_or(PUSHBACK, |grants| {
+            let (delta, steps) = grants.relaxation();
+            PushbackSpec { delta, steps, ..PUSHBACK }
+        });
+        self.inbound.age(ages);
+        self.datagrams.age(ages);
         self.links.follow(config);
         self.flowspec.follow(config);
         self.pushback.follow(config);

@@ -2,7 +2,8 @@
 //! What no schema can say of a cluster: references, duplicates, sides that lack their other half.
 
 use super::{
-    ClusterConfig, PeerConfig, SentLimitConfig, TargetConfig, VALIDITY_RANGE, When, bus, routers,
+    ClusterConfig, GrantsConfig, HOLD_RANGE, PeerConfig, SentLimitConfig, TargetConfig,
+    VALIDITY_RANGE, When, bus, routers,
 };
 use crate::error::{ConfigError, step};
 use crate::name::name_fault;
@@ -12,7 +13,8 @@ use crate::text::show_span;
 use crate::types::{Config, ServiceConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
-use tidegate_model::remote::{Scope, Unit};
+use tidegate_model::remote::{REMOTE_VALIDITY_MAX, Scope, Unit};
+use tidegate_units::Nanos;
 
 pub(crate) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
     let mut check = Check { config, places, errors: Vec::new() };
@@ -86,6 +88,25 @@ impl Check<'_> {
         }
     }
 
+    /// All steps lie within the longest validity of a remote limit.
+    fn relaxation(&mut self, grants: &GrantsConfig) {
+        let (min, max) = HOLD_RANGE;
+        if let Some(found) = grants.hold.filter(|hold| *hold < min || *hold > max) {
+            let [found, min, max] = [found, min, max].map(show_span);
+            let message = format!("found {found}; allowed: {min} to {max}");
+            return self.fault("cluster.grants.hold", message);
+        }
+        let (hold, steps) = grants.relaxation();
+        let all = Nanos(hold.0.saturating_mul(u64::from(steps) + 1));
+        if all > REMOTE_VALIDITY_MAX {
+            let [hold, all, most] = [hold, all, REMOTE_VALIDITY_MAX].map(show_span);
+            let message = format!(
+                "hold and {steps} steps, each of {hold}, are {all}; allowed: at most {most}"
+            );
+            self.fault("cluster.grants", message);
+        }
+    }
+
     /// Who may limit this host while it is congested, and what it needs to limit others.
     fn delegation(&mut self, cluster: &ClusterConfig) {
         if let Some(grants) = &cluster.grants {
@@ -96,6 +117,7 @@ impl Check<'_> {
             if let Some(file) = &grants.revoked {
                 self.plain("cluster.grants.revoked", file);
             }
+            self.relaxation(grants);
             if self.config.links().next().is_none() {
                 let why = "no interface has side: servers, so this host is never congested";
                 self.fault("cluster.grants", why);

@@ -27,6 +27,12 @@ pub const TARGETS_MAX: usize = 8;
 pub const BACKENDS_MAX: usize = 16;
 /// Most grants of a router: one for each peer.
 pub const GRANTS_MAX: usize = PEERS_MAX;
+/// Shortest and longest time for which a limit of a congested router holds before it relaxes.
+pub(crate) const HOLD_RANGE: (Nanos, Nanos) = (Nanos::from_millis(200), Nanos::from_secs(5));
+/// Where nothing is said: with the steps 10 s, the longest validity of a remote limit.
+const HOLD_DEFAULT: Nanos = Nanos::from_secs(2);
+const RELAX_STEPS_DEFAULT: u32 = 4;
+const RELAX_STEPS_MAX: u32 = 16;
 /// Shortest and longest time for which a report may be valid. Longer than any limit is held without
 /// one would be no validity at all.
 pub const VALIDITY_RANGE: (Nanos, Nanos) = (Nanos::from_millis(50), Nanos::from_secs(10));
@@ -110,6 +116,23 @@ pub struct GrantsConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub revoked: Option<PathBuf>,
+    /// How long a limit holds as it was told, and each step after that; where nothing is said 2s. All together is at most
+    /// 10s.
+    #[serde(default, with = "common::span_opt", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "common::SpanText")]
+    pub hold: Option<Nanos>,
+    /// In how many steps it relaxes to what its server takes in all; then it is gone. Where nothing is said 4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u32", range(min = 1, max = RELAX_STEPS_MAX))]
+    pub steps: Option<u32>,
+}
+
+impl GrantsConfig {
+    /// How long a limit holds, and each step after that; and how many.
+    #[must_use]
+    pub fn relaxation(&self) -> (Nanos, u32) {
+        (self.hold.unwrap_or(HOLD_DEFAULT), self.steps.unwrap_or(RELAX_STEPS_DEFAULT))
+    }
 }
 
 /// With what a server signs its limits.

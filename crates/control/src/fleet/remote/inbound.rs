@@ -13,13 +13,14 @@ use super::super::split::Passed;
 use super::authority::{Authority, Grant, NotTaken, Way};
 use super::divide::divide;
 use super::held::{Held, Seen};
-use super::pushed::Relaxing;
+use super::pushed::{PUSHBACK, Relaxing};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_model::Listen;
 use tidegate_model::remote::{
     Arrived, Form, Hits, Notice, Pushed, REMOTE_SCOPES_MAX, ReceivedLimit, RemoteLimit, Scope, Unit,
 };
 use tidegate_model::snapshot::{ReasonCount, RemoteState};
+use tidegate_policy::PushbackSpec;
 use tidegate_units::{Nanos, Rate, Share};
 
 /// How often its hit counters go back to the sender of a limit.
@@ -119,7 +120,7 @@ impl InForce {
 }
 
 /// The remote limits of one host that count the same.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Inbound {
     unit: Unit,
     authority: Authority,
@@ -127,6 +128,14 @@ pub struct Inbound {
     entries: BTreeMap<(String, Scope), Entry>,
     refused: BTreeMap<(String, &'static str), u64>,
     congested: bool,
+    /// How limits that are pushed age.
+    ages: PushbackSpec,
+}
+
+impl Default for Inbound {
+    fn default() -> Self {
+        Self::of(Unit::default())
+    }
 }
 
 #[derive(Debug)]
@@ -164,7 +173,15 @@ impl Inbound {
     /// Limits that count this.
     #[must_use]
     pub fn of(unit: Unit) -> Self {
-        Self { unit, ..Self::default() }
+        Self {
+            unit,
+            authority: Authority::default(),
+            services: Vec::new(),
+            entries: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            congested: false,
+            ages: PUSHBACK,
+        }
     }
 
     /// Follows another configuration. Limits stay whose sender still owns their scope.
@@ -199,6 +216,11 @@ impl Inbound {
         self.authority.session(peer, session);
     }
 
+    /// How limits that are pushed from now on age.
+    pub const fn age(&mut self, ages: PushbackSpec) {
+        self.ages = ages;
+    }
+
     /// Takes a message in.
     ///
     /// # Errors
@@ -216,7 +238,7 @@ impl Inbound {
         let peer = pushed.received.peer.clone();
         // Without congestion no limit counts, whoever has signed it.
         let relaxing = match self.congested {
-            true => Relaxing::new(&pushed),
+            true => Relaxing::new(&pushed, &self.ages),
             false => Err(NotTaken::Stale),
         };
         let taken = relaxing.and_then(|relaxing| self.accept(pushed.received, Some(relaxing)));

@@ -41,3 +41,4 @@ pub use self::inbound::{Flow, HITS_EVERY, InForce, Inbound, Part, Protected};
 pub use self::pushed::{PUSHBACK, TTL};
 pub use self::requests::RequestLaw;
 pub use self::uncounted::{BEGIN_AFTER, CALM_AFTER, Steps, Uncounted};
+pub use tidegate_policy::PushbackSpec;

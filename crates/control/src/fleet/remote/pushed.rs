@@ -6,7 +6,7 @@ use tidegate_model::remote::{Pushed, REMOTE_VALIDITY_MAX, Restriction};
 use tidegate_policy::{Pushback, PushbackSpec};
 use tidegate_units::{Nanos, Rate};
 
-/// How it ages: it holds for δ, relaxes in steps of δ, and is gone after δ · (steps + 1), which is the
+/// How it ages where nothing else is said: it holds for δ, relaxes in steps of δ, and is gone after δ · (steps + 1), which is the
 /// longest validity of a remote limit. A router that is congested asks again twice within δ.
 pub const PUSHBACK: PushbackSpec =
     PushbackSpec { delta: Nanos::from_secs(2), steps: 4, burst: Nanos::from_millis(100) };
@@ -23,16 +23,16 @@ pub(super) struct Relaxing {
 
 impl Relaxing {
     /// A limit that arrived.
-    pub(super) fn new(pushed: &Pushed) -> Result<Self, NotTaken> {
+    pub(super) fn new(pushed: &Pushed, spec: &PushbackSpec) -> Result<Self, NotTaken> {
         let received = &pushed.received;
         let (Restriction::Rate(rate) | Restriction::Datagrams(rate)) = received.limit.restriction
         else {
             return Err(NotTaken::Unsupported);
         };
-        let mut pushback = Pushback::new(&PUSHBACK);
+        let mut pushback = Pushback::new(spec);
         let taken = pushback.install((rate, pushed.whole), received.limit.validity, received.at);
         taken.map_err(|_| NotTaken::OutOfRange)?;
-        let until = received.at + received.limit.validity.min(PUSHBACK.ttl_min());
+        let until = received.at + received.limit.validity.min(spec.ttl_min());
         Ok(Self { pushback, enforced_from: pushed.enforced_from, until })
     }
 

@@ -130,6 +130,25 @@ fn an_overloaded_server_limits_a_router_only_while_that_is_congested() {
     assert_eq!(told(|what| matches!(what, What::CongestionEnded { .. })), began, "{events:?}");
 }
 
+#[test]
+fn a_server_at_an_address_of_ipv6_limits_a_congested_router_as_well() {
+    let world = World::ipv6("tg6", NET + 9);
+    let (router, server) = (world.router(), world.server());
+    wait_for("the session is up", || peer(&server).up.then_some(()));
+    let _connections = connections(&world.star, &world.target);
+    wait_for("the server refuses", || (refused(&service(&server)) > 50).then_some(()));
+    assert!(remote(&router).is_none(), "not congested");
+    let _datagrams = world.datagrams(9);
+    let whole = Rate::per_second(TAKES as f64);
+    let held = wait_for("the limit counts at the router", || {
+        remote(&router).filter(|limit| limit.rate.is_some_and(|rate| rate <= whole))
+    });
+    assert_eq!((held.peer.as_str(), held.scope.as_str()), ("s", world.target.as_str()));
+    wait_for("the router refuses", || (refused(&service(&router)) > 50).then_some(()));
+    let arrive = arrivals(&server, MEASURED).iter().sum::<f64>() / MEASURED as f64;
+    assert!(arrive <= 1.1 * K * TAKES as f64, "{arrive} a second arrive at the server");
+}
+
 /// A router that is not ours: BIRD. The server's daemon, which is no root any more, has GoBGP.
 struct Bird {
     child: Child,

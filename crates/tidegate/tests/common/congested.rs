@@ -34,6 +34,8 @@ const AT_ONCE: u64 = 40;
 pub(crate) struct World {
     pub(crate) star: Star,
     net: u8,
+    /// The server's address.
+    pub(crate) target: String,
     /// Datagrams per second that the server says it takes.
     datagrams: Option<u64>,
     /// Whether both hosts mark packets, and the router is a border to the client.
@@ -47,13 +49,32 @@ impl World {
     /// With namespaces of this prefix, and addresses of this second byte.
     pub(crate) fn new(prefix: &str, net: u8, datagrams: Option<u64>) -> Self {
         let star = Star::new(prefix, net, "r", &["c", "s"]);
-        let target = target(net);
+        Self::of(star, net, target(net), datagrams)
+    }
+
+    /// The service has an address of IPv6: `fd00:N:1::2`. Sessions are over IPv4.
+    #[allow(dead_code, reason = "not every program of tests needs it")]
+    pub(crate) fn ipv6(prefix: &str, net: u8) -> Self {
+        let star = Star::new(prefix, net, "r", &["c", "s"]);
+        star.inside("r", &["sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"]);
+        for (i, host) in ["c", "s"].into_iter().enumerate() {
+            for (side, device, last) in [("r", format!("v{i}"), 1), (host, "v0".to_owned(), 2)] {
+                let add = format!("ip addr add fd00:{net}:{i}::{last}/64 dev {device} nodad");
+                star.inside(side, &["sh", "-c", &add]);
+            }
+            let way = format!("ip -6 route add default via fd00:{net}:{i}::1");
+            star.inside(host, &["sh", "-c", &way]);
+        }
+        Self::of(star, net, format!("[fd00:{net}:1::2]:8000"), None)
+    }
+
+    fn of(star: Star, net: u8, target: String, datagrams: Option<u64>) -> Self {
         let shaped = "qdisc add dev v1 root tbf rate 2mbit burst 5kb limit 50kb";
         star.inside("r", &["sh", "-c", &format!("tc {shaped}")]);
         let bind = || TcpListener::bind(&target);
         let listener = in_namespace(Some(&star.namespace("s")), bind).unwrap();
         authorize(&star, (&["r", "s"], &target), datagrams.is_some());
-        Self { star, net, datagrams, marks: false, revokes: false, listener }
+        Self { star, net, target, datagrams, marks: false, revokes: false, listener }
     }
 
     pub(crate) fn marking(self) -> Self {
@@ -81,17 +102,17 @@ impl World {
     }
 
     pub(crate) fn router(&self) -> Daemon {
-        let target = target(self.net);
-        let mut cluster = limited_by(&self.star, &target);
+        let target = &self.target;
+        let mut cluster = limited_by(&self.star, target);
         if self.revokes {
             let list = format!("grants: {{revoked: {}, ", self.star.path("revoked").display());
             cluster = cluster.replace("grants: {", &list);
         }
-        self.start("r", ", {name: v1, side: servers}", &looser(&target), &cluster)
+        self.start("r", ", {name: v1, side: servers}", &looser(target), &cluster)
     }
 
     pub(crate) fn server(&self) -> Daemon {
-        let (net, target) = (self.net, target(self.net));
+        let (net, target) = (self.net, &self.target);
         let cluster = format!(
             "{}    r: {{address: \"10.{net}.1.1:7416\", identity: spiffe://example.org/r, services: [shop], \
              limits: [{{service: shop, scope: \"{target}\", when: congested}}]}}\n",
@@ -166,12 +187,12 @@ pub(crate) fn datagrams(star: &Star, from: String, to: String) -> Load {
 
 /// Connections of the client, of which it waits for none.
 pub(crate) fn connections(star: &Star, server: &str) -> Load {
-    let (mut open, server) = (VecDeque::new(), server.parse::<SocketAddr>().unwrap().into());
+    let (mut open, server) = (VecDeque::new(), server.parse::<SocketAddr>().unwrap());
     load(star, OFFERED, move || {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let socket = Socket::new(Domain::for_address(server), Type::STREAM, None).unwrap();
         socket.set_nonblocking(true).unwrap();
         // In progress is as good as refused: the router counts.
-        let _ = socket.connect(&server);
+        let _ = socket.connect(&server.into());
         open.push_back(socket);
         if open.len() > KEPT {
             open.pop_front();

@@ -35,6 +35,9 @@ use tidegate_units::{Nanos, Rate};
 const AT_ONCE: Nanos = Nanos::from_millis(50);
 const BURST_MAX: f64 = 1e6;
 
+/// The kernel ends a limit so much later than the daemon, which lives as a rule and then writes the service's own limits: they
+/// do not end meanwhile. With a tick it is less than the second within which no limit is alive any more.
+const SLACK: Nanos = Nanos::from_millis(800);
 /// Refusals that are older are not told by marks.
 const FRESH: Nanos = Nanos::SECOND;
 
@@ -224,7 +227,7 @@ impl Remote {
         }
     }
 
-    /// Who has no right to them any more limits nobody.
+    /// Removes the limits whose grant has ended.
     fn end(&mut self, ended: &Ended) {
         for (peer, scope, unit) in ended {
             let inbound = match unit {
@@ -233,7 +236,7 @@ impl Remote {
                 Unit::Requests => &mut self.requests.inbound,
             };
             if inbound.revoke(peer, scope) {
-                tracing::warn!(peer, %scope, "the grant of a remote limit has ended, and so has the limit");
+                tracing::info!(peer, %scope, "the grant of a remote limit has ended");
             }
         }
     }
@@ -264,8 +267,8 @@ impl Remote {
         self.binds.clear();
         for (limits, in_force) in own.iter_mut().zip(&self.datagrams_in_force) {
             let limit = |of: InForce| {
-                let InForce { rate, until, .. } = of;
-                DatagramLimit { rate, burst: datagrams_at_once(of), until }
+                let until = of.until.map(|end| end + SLACK);
+                DatagramLimit { rate: of.rate, burst: datagrams_at_once(of), until }
             };
             limits.datagrams = in_force.map(limit);
         }
@@ -284,7 +287,7 @@ impl Remote {
             let joined = ServiceLimits {
                 rate: Some(remote.rate),
                 burst: remote.burst,
-                until: remote.until,
+                until: remote.until.map(|end| end + SLACK),
                 loss: if shares { remote.loss } else { limits.loss },
                 why: tidegate_model::limits::Why { text, ..why },
                 ..std::mem::take(limits)

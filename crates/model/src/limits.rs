@@ -60,8 +60,8 @@ pub struct ServiceLimits {
     /// first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub copies: bool,
-    /// A server gave the rate, and this is when it ends, though the process that writes it be dead by then. `None`: it
-    /// ends with the lease.
+    /// A server gave the rate, and this is when it ends, even if the daemon has died by then. `None`: it ends with the
+    /// lease.
     #[serde(skip)]
     pub until: Option<Nanos>,
     /// Datagrams to its addresses: a remote limit; `None` admits all of them.

@@ -5,7 +5,7 @@
 mod destinations;
 
 use self::destinations::Destinations;
-use crate::authority::{Denied, Receiver, SignedLimit, SignedRevocations};
+use crate::authority::{Denied, Receiver, SignedLimit, SignedRevocations, VerifyingKey};
 use crate::frame::Welcome;
 use crate::inbox::Inbox;
 use crate::limit::LimitMessage;
@@ -57,7 +57,9 @@ pub type Ended = Vec<(String, Scope, Unit)>;
 #[derive(Clone, Debug)]
 struct Signed {
     peer: String,
-    grant: u64,
+    /// The number of its grant, the holder, and the key of that.
+    by: (u64, String, Option<VerifyingKey>),
+    about: (Scope, Unit),
     until: Nanos,
 }
 
@@ -74,8 +76,8 @@ pub struct Table {
     by_bus: bool,
     /// Who checks what holders of grants have signed; `None`: nothing is taken.
     receiver: Option<Receiver>,
-    /// What they have signed and may still hold, by holder and what it is about.
-    signed: BTreeMap<(String, Scope, Unit), Signed>,
+    /// What they have signed and may still hold.
+    signed: Vec<Signed>,
     /// Seconds since 1970, for the expiry of grants.
     today_s: u64,
     unknown: Counts,
@@ -427,9 +429,15 @@ impl Table {
         let (session, epoch, limit) = (message.session, message.epoch, accepted.limit);
         let received = ReceivedLimit { peer: peer.name.clone(), session, epoch, at: now, limit };
         let (whole, enforced_from) = (accepted.whole, accepted.counts_until);
-        self.signed.retain(|_, of| now < of.until);
-        let of = Signed { peer: peer.name.clone(), grant: accepted.grant, until: accepted.until };
-        self.signed.insert((holder, about.0, about.1), of);
+        let key = receiver.key_of(accepted.grant, today_s);
+        self.signed.retain(|of| now < of.until);
+        // Of several that may be alive each counts: what is taken here may be refused where limits are enforced.
+        self.signed.push(Signed {
+            peer: peer.name.clone(),
+            by: (accepted.grant, holder, key),
+            about,
+            until: accepted.until,
+        });
         peer.pushed.put(Pushed { received, whole, enforced_from });
         Ok(())
     }
@@ -449,15 +457,18 @@ impl Table {
     /// The signed limits, by peer, whose grant has ended since the last call: it was revoked, has expired, is another one
     /// now, or nobody is trusted any more.
     pub fn take_ended(&mut self) -> Ended {
-        let Self { signed, receiver, today_s, .. } = self;
-        let stands = |(holder, scope, unit): &(String, Scope, Unit), of: &Signed| {
-            let about = (scope, *unit);
-            receiver.as_ref().is_some_and(|by| by.allows((of.grant, holder), about, *today_s))
+        let (receiver, today_s) = (self.receiver.as_ref(), self.today_s);
+        let stands = |of: &Signed| {
+            let (grant, holder, key) = &of.by;
+            receiver.is_some_and(|receiver| {
+                receiver.allows((*grant, holder), &of.about, today_s)
+                    && receiver.key_of(*grant, today_s) == *key
+            })
         };
-        let ended = signed.iter().filter(|(about, of)| !stands(about, of));
-        let ended: Vec<_> = ended.map(|(about, _)| about.clone()).collect();
-        let ended = ended.into_iter().filter_map(|about| signed.remove_entry(&about));
-        ended.map(|((_, scope, unit), of)| (of.peer, scope, unit)).collect()
+        let ended = self.signed.extract_if(.., |of| !stands(of));
+        let mut ended: Ended = ended.map(|of| (of.peer, of.about.0, of.about.1)).collect();
+        ended.dedup();
+        ended
     }
 
     /// The session of each peer that is up: its random number and its epoch.

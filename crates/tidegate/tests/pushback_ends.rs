@@ -26,6 +26,8 @@ const LATER: Nanos = Nanos::from_secs(7);
 /// A connection whose first SYN passes is there sooner.
 const SOON: Duration = Duration::from_millis(900);
 const TRIES: usize = 30;
+/// Files about grants are looked at so often.
+const FILES_READ: Nanos = Nanos::from_secs(5);
 
 fn service(daemon: &Daemon) -> ServiceState {
     daemon.snapshot().unwrap().services.remove(0)
@@ -129,14 +131,13 @@ fn held_and_dead(dies: impl FnOnce(&mut Option<Daemon>)) {
     until(killed + LATER);
     assert!(refused(&of(&router)) > before, "the limit still refuses after {LATER}");
     dies(&mut router);
-    drop(datagrams);
+    drop((datagrams, crowd));
     until(killed + REMOTE_VALIDITY_MAX + Nanos::SECOND);
     let up = connected(&world);
     let took = MonotonicClock.now().since(killed);
     eprintln!("{up} of {TRIES} connect, {took} after the server's daemon was killed");
     assert_eq!(up, TRIES, "nobody is limited any more");
     established.works();
-    drop(crowd);
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn a_limit_ends_by_its_time_in_the_kernel_of_a_router_whose_daemon_was_killed() 
 }
 
 #[test]
-fn or_hangs() {
+fn a_limit_ends_by_its_time_in_the_kernel_of_a_router_whose_daemon_hangs() {
     held_and_dead(|router| {
         let id = router.as_ref().unwrap().id().to_string();
         let stopped = Command::new("kill").args(["-STOP", &id]).status().unwrap();
@@ -174,7 +175,7 @@ fn a_limit_ends_with_its_grant() {
     wait_for("the limit is gone", || service(&router).limits.rate.is_none().then_some(()));
     let took = MonotonicClock.now().since(revoked);
     eprintln!("gone {took} after the grant was revoked");
-    assert!(took < REMOTE_VALIDITY_MAX, "{took}");
+    assert!(took < FILES_READ + Nanos::SECOND, "{took}");
     assert!(router.snapshot().unwrap().links[0].congested, "it has ended with its grant only");
     let passed = || service(&router).counts.iter().map(|count| count.count).sum::<u64>();
     // What was refused in the limit's last tick is counted in the next ones.

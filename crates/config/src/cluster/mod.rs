@@ -27,12 +27,13 @@ pub const TARGETS_MAX: usize = 8;
 pub const BACKENDS_MAX: usize = 16;
 /// Most grants of a router: one for each peer.
 pub const GRANTS_MAX: usize = PEERS_MAX;
-/// Shortest and longest time for which a limit of a congested router holds before it relaxes.
-pub(crate) const HOLD_RANGE: (Nanos, Nanos) = (Nanos::from_millis(200), Nanos::from_secs(5));
+/// Shortest and longest time for which a limit of a congested router holds before it relaxes. A router that stays congested asks
+/// for another one every second.
+pub(crate) const HOLD_RANGE: (Nanos, Nanos) = (Nanos::from_secs(2), Nanos::from_secs(5));
 /// Where nothing is said: with the steps 10 s, the longest validity of a remote limit.
 const HOLD_DEFAULT: Nanos = Nanos::from_secs(2);
 const RELAX_STEPS_DEFAULT: u32 = 4;
-const RELAX_STEPS_MAX: u32 = 16;
+const RELAX_STEPS_MAX: u32 = 4;
 /// Shortest and longest time for which a report may be valid. Longer than any limit is held without
 /// one would be no validity at all.
 pub const VALIDITY_RANGE: (Nanos, Nanos) = (Nanos::from_millis(50), Nanos::from_secs(10));
@@ -116,8 +117,8 @@ pub struct GrantsConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub revoked: Option<PathBuf>,
-    /// How long a limit holds as it was told, and each step after that; where nothing is said 2s. All together is at most
-    /// 10s.
+    /// How long a limit holds as it was told, and each step after that; where nothing is said 2s, which is the least. All
+    /// together is at most 10s.
     #[serde(default, with = "common::span_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "common::SpanText")]
     pub hold: Option<Nanos>,

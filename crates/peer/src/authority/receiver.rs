@@ -254,14 +254,21 @@ impl Receiver {
     pub fn allows(
         &self,
         (serial, holder): (u64, &str),
-        (scope, unit): (&Scope, Unit),
+        (scope, unit): &(Scope, Unit),
         today_s: u64,
     ) -> bool {
         let grant = self.holders.get(&serial).and_then(|known| known.valid(today_s).ok());
         grant.is_some_and(|own| {
             let covers = own.scopes.iter().any(|of| of.covers(scope));
-            covers && own.body.holder == holder && own.body.kinds.counts(unit)
+            covers && own.body.holder == holder && own.body.kinds.counts(*unit)
         })
+    }
+
+    /// The key of the grant of this number, if it is valid today.
+    #[must_use]
+    pub fn key_of(&self, serial: u64, today_s: u64) -> Option<VerifyingKey> {
+        let grant = self.holders.get(&serial).and_then(|known| known.valid(today_s).ok());
+        grant.map(|own| own.body.key)
     }
 
     /// Takes a limit that has arrived now, `today_s` seconds since 1970.

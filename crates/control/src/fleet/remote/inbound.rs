@@ -100,7 +100,7 @@ pub struct InForce {
     pub form: Form,
     /// It refuses this priority and lower ones; 0: all.
     pub priority: u8,
-    /// When it is over unless it is given again, whoever is dead by then; `None`: it opens in steps.
+    /// When it is over unless it is given again, also if every daemon has died by then; `None`: it opens in steps.
     pub until: Option<Nanos>,
 }
 
@@ -551,7 +551,8 @@ impl Entry {
 
     fn state(&self, now: Nanos, peer: &str, scope: &Scope) -> RemoteState {
         let held = self.held.as_ref();
-        let left = held.map(|held| held.until().since(now));
+        let gone = self.pushed.as_ref().map_or(Nanos(u64::MAX), Relaxing::until);
+        let left = held.map(|held| held.until().min(gone).since(now));
         RemoteState {
             peer: peer.to_owned(),
             role: "from".into(),

@@ -61,12 +61,13 @@ const TIME_WAIT: [Canary; 6] = [
     ("bpf/packet/options.h", "o->at += length;", "o->at++;"),
 ];
 
-const CHAIN: [Canary; 18] = [
+const CHAIN: [Canary; 19] = [
     ("policy/chain/chain.h", ">= share;", "> share;"),
     ("policy/chain/in_flight.h", "count >= (was", "count > (was"),
     ("policy/chain/in_flight.h", "l->asks >> TG_ASKS_SHIFT", "1024 >> TG_ASKS_SHIFT"),
     ("policy/chain/in_flight.h", "tg_min(pending, most)", "pending"),
     ("policy/chain/min_rate.h", ">= interval_ns", "< interval_ns"),
+    ("policy/chain/lease.h", "until && past < (1U << 31) ? 0", "until && past >= (1U << 31) ? 0"),
     ("policy/chain/decide.h", "|| tg_chain_min_rate(limits, chain, ask, reason)", ""),
     ("policy/chain/decide.h", "\ttg_chain_level(limits, ask);\n", ""),
     ("policy/chain/level.h", "return one > two", "return one < two"),

@@ -132,6 +132,7 @@ static void host_limits(struct host_bytes *b)
 	limits->min_rate_us = host_u32(b);
 	limits->level.queue_q10 = host_u32(b);
 	limits->level.in_flight_q10 = host_u32(b);
+	limits->until = host_u32(b);
 	host_get(b, &limits->params, sizeof(limits->params));
 	gauges->waiting = host_u64(b);
 	gauges->silent = host_u64(b);

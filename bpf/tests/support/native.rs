@@ -686,6 +686,7 @@ fn limits(out: &mut Vec<u8>, index: u8, service: &Service) {
     push(out, &[u32::from(service.shadow) | action | copies, service.accept_queue_max_q10]);
     push(out, &words_of(service.limit_in_flight()));
     push(out, &[service.source_max, service.min_rate_us, service.counts_queue() << 10, 0]);
+    push(out, &[until(service)]);
     out.extend_from_slice(params(service).as_bytes());
     out.extend_from_slice(&service.waiting.to_le_bytes());
     out.extend_from_slice(&service.silent.to_le_bytes());
@@ -693,6 +694,12 @@ fn limits(out: &mut Vec<u8>, index: u8, service: &Service) {
     out.extend_from_slice(&(NOW - service.min_rate_ago).to_le_bytes());
     let used = service.limit.as_ref().map_or(0, |limit| limit.used);
     out.extend_from_slice(&(u64::from(used) * TOKEN).to_le_bytes());
+}
+
+/// When a limit ends: units of 2^20 ns, rounded up.
+fn until(service: &Service) -> u32 {
+    let end = |ms: i64| NOW.saturating_add_signed(1_000_000 * ms);
+    service.until_ms.map_or(0, |ms| (end(ms) >> 20) as u32 + 1)
 }
 
 /// `struct tg_in_flight`.

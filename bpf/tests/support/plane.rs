@@ -129,6 +129,7 @@ impl Kernel {
     }
 
     fn limits(&mut self, setup: &Setup) {
+        let now = MonotonicClock.now();
         let services = setup.services.iter().enumerate();
         let limits: Vec<ServiceParams> = services
             .map(|(service, said)| ServiceParams {
@@ -140,6 +141,7 @@ impl Kernel {
                 min_rate: said.min_rate(),
                 level: said.level(),
                 copies: said.copies,
+                until: said.until_ms.map(|ms| Nanos(now.0.saturating_add_signed(1_000_000 * ms))),
                 ..ServiceParams::new(service, params(said))
             })
             .collect();

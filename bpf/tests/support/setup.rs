@@ -108,6 +108,8 @@ pub struct Service {
     pub refused_before: bool,
     /// Whether a remote limit holds, so that copies of SYNs that passed are asked about.
     pub copies: bool,
+    /// So many milliseconds from now its limits end, whatever the lease says.
+    pub until_ms: Option<i64>,
 }
 
 /// When the daemon last said that it lives.
@@ -165,6 +167,7 @@ fn service(name: &'static str, at: &[&str]) -> Service {
         abacus_window: 45,
         refused_before: false,
         copies: false,
+        until_ms: None,
     }
 }
 
@@ -249,6 +252,11 @@ impl Setup {
 
     pub fn accept_queue_max(self, q10: u32) -> Self {
         self.each(|service| service.accept_queue_max_q10 = q10)
+    }
+
+    /// Limits end so many milliseconds from now.
+    pub fn until(self, ms: i64) -> Self {
+        self.each(|service| service.until_ms = Some(ms))
     }
 
     /// One in so many microseconds is admitted past a full limit, and none was yet.
@@ -437,6 +445,8 @@ impl Service {
         say(self.is_abacus(), format!("window {} s", self.abacus_window));
         say(self.refused_before, "this SYN was refused before".into());
         say(self.copies, "copies are asked about".into());
+        let until = self.until_ms.unwrap_or_default();
+        say(self.until_ms.is_some(), format!("limits end in {until} ms"));
         for class in &self.classes {
             words.push(class.to_string());
         }

@@ -351,6 +351,15 @@ fn lease(v: &mut Vec<Case>) {
     cases! { v, at(ago(6500)).bucket(5, 0), admit(Token);
         "lease-admit" "an admission asks no lease that still holds" => syn4();
     }
+    cases! { v, rejecting().until(-50), pass(LeaseExpired);
+        "until-past" "a server gave the limit until a moment ago" => syn4();
+    }
+    cases! { v, rejecting().until(60_000), reject(Rate);
+        "until-ahead" "until in a minute" => syn4();
+    }
+    cases! { v, at(ago(10_000)).until(60_000), pass(LeaseExpired);
+        "until-lease" "the lease has ended before" => syn4();
+    }
     cases! { v, at(ago(20_000)).shadow(), pass(LeaseExpired);
         "lease-ended-shadow" "a lease that ended is named before shadow" => syn6();
     }

@@ -170,7 +170,8 @@ fn new_work(frame: &[u8], scene: &Scene<'_>) -> Result<(Segment, usize), Reason>
     if scene.setup.released {
         return Err(Reason::Released);
     }
-    if executed_share(scene.setup.heartbeat) <= 0.0 {
+    let over = scene.setup.services[service].until_ms.is_some_and(|ms| ms <= 0);
+    if over || executed_share(scene.setup.heartbeat) <= 0.0 {
         return Err(Reason::LeaseExpired);
     }
     Ok((segment, service))

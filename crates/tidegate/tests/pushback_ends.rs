@@ -28,6 +28,8 @@ const SOON: Duration = Duration::from_millis(900);
 const TRIES: usize = 30;
 /// Files about grants are looked at so often.
 const FILES_READ: Nanos = Nanos::from_secs(5);
+/// What a busy machine needs beside that. The limit itself would hold for 9 s more at least.
+const SLOW: Nanos = Nanos::from_secs(3);
 
 fn service(daemon: &Daemon) -> ServiceState {
     daemon.snapshot().unwrap().services.remove(0)
@@ -175,7 +177,7 @@ fn a_limit_ends_with_its_grant() {
     wait_for("the limit is gone", || service(&router).limits.rate.is_none().then_some(()));
     let took = MonotonicClock.now().since(revoked);
     eprintln!("gone {took} after the grant was revoked");
-    assert!(took < FILES_READ + Nanos::SECOND, "{took}");
+    assert!(took < FILES_READ + SLOW, "{took}");
     assert!(router.snapshot().unwrap().links[0].congested, "it has ended with its grant only");
     let passed = || service(&router).counts.iter().map(|count| count.count).sum::<u64>();
     // What was refused in the limit's last tick is counted in the next ones.

@@ -110,6 +110,10 @@ impl Subject<'_> {
         ]
     }
 
+    fn has_ended(&self) -> bool {
+        self.case.setup.services.iter().any(|service| service.until_ms.is_some_and(|ms| ms <= 0))
+    }
+
     /// What may happen if this call fails.
     fn allowed(&self, failing: Call, normal: &Seen) -> Vec<Seen> {
         let without = |change: &dyn Fn(&mut Setup)| self.if_only(change, None);
@@ -119,6 +123,10 @@ impl Subject<'_> {
             return vec![normal.clone()];
         }
         match failing {
+            // they say when they end
+            Call::Limits | Call::LimitsOfService if passed && self.has_ended() => {
+                vec![normal.clone(), Self::passes(Reason::LookupFailed)]
+            }
             // looked up before it is known whether the frame is evaluated at all
             Call::Limits | Call::LimitsOfService | Call::Gauges if passed => vec![normal.clone()],
             Call::Control | Call::Tables | Call::Limits | Call::LimitsOfService | Call::Gauges => {

@@ -116,6 +116,15 @@ impl Subject<'_> {
 
     /// What may happen if this call fails.
     fn allowed(&self, failing: Call, normal: &Seen) -> Vec<Seen> {
+        let mut allowed = self.usually_allowed(failing, normal);
+        // limits say when they end
+        if matches!(failing, Call::Limits | Call::LimitsOfService) && self.has_ended() {
+            allowed.push(Self::passes(Reason::LookupFailed));
+        }
+        allowed
+    }
+
+    fn usually_allowed(&self, failing: Call, normal: &Seen) -> Vec<Seen> {
         let without = |change: &dyn Fn(&mut Setup)| self.if_only(change, None);
         let answers = matches!(normal.action, Action::Answer(_));
         let passed = matches!(normal.counted, Counted::Passed(_));
@@ -123,10 +132,6 @@ impl Subject<'_> {
             return vec![normal.clone()];
         }
         match failing {
-            // they say when they end
-            Call::Limits | Call::LimitsOfService if passed && self.has_ended() => {
-                vec![normal.clone(), Self::passes(Reason::LookupFailed)]
-            }
             // looked up before it is known whether the frame is evaluated at all
             Call::Limits | Call::LimitsOfService | Call::Gauges if passed => vec![normal.clone()],
             Call::Control | Call::Tables | Call::Limits | Call::LimitsOfService | Call::Gauges => {

@@ -20,7 +20,7 @@ use tidegate_bpf::ServiceParams;
 use tidegate_bpf::testing::{TestHook, TestPlane};
 use tidegate_model::SERVICES_MAX;
 use tidegate_policy::{Action, DatagramLimit, Params, Policy, Reason};
-use tidegate_units::Rate;
+use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 
 /// The product's default.
 const POLICY: Policy = Policy::FreshFirst;
@@ -30,6 +30,8 @@ const ADDRESSES: usize = 4;
 const LIMITED: usize = 25;
 /// Runs of the whole ring in one measurement.
 const TURNS: usize = 3;
+/// When limits end: later than the bench.
+const AHEAD: Nanos = Nanos::from_secs(86_400);
 /// Packets that take the tokens: some for each limit.
 const SPEND: usize = 4096;
 
@@ -73,12 +75,14 @@ impl Subject for Pushed {
 /// Limits on the first services, of both kinds; the others have none.
 fn pushed(services: usize, admit: bool) -> Result<Vec<ServiceParams>> {
     let (rate, burst) = if admit { (1e9, 1_000_000) } else { (0.001, 1) };
-    let on_datagrams = DatagramLimit::new(Rate::per_second(rate), burst)?;
+    let mut on_datagrams = DatagramLimit::new(Rate::per_second(rate), burst)?;
+    let until = Some(MonotonicClock.now() + AHEAD);
+    on_datagrams.set_until(until);
     let mut all = limits(POLICY, admit, Action::Drop)?;
     for (at, service) in all.iter_mut().enumerate() {
         if at < services {
             // As the daemon does where a remote limit holds.
-            (service.datagrams, service.copies) = (on_datagrams, true);
+            (service.datagrams, service.copies, service.until) = (on_datagrams, true, until);
         } else {
             service.params = Params::no_limit(POLICY);
         }

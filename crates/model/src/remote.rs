@@ -13,6 +13,11 @@ use tidegate_units::{Nanos, Rate, Share};
 
 /// Longest validity of a remote limit.
 pub const REMOTE_VALIDITY_MAX: Nanos = Nanos::from_secs(10);
+/// A limit of a congested router holds for so long as it was told, and then relaxes in so many steps of that length; all together is
+/// [`REMOTE_VALIDITY_MAX`].
+pub const PUSHED_HOLD: Nanos = Nanos::from_secs(2);
+/// See [`PUSHED_HOLD`].
+pub const PUSHED_STEPS: u32 = 4;
 /// Longest gap between two admissions that a remote limit may ask for.
 pub const REMOTE_GAP_MAX: Nanos = Nanos::from_secs(1);
 /// Largest rate of a remote limit, per second.

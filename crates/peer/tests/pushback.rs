@@ -120,10 +120,13 @@ impl World {
 
     fn signed_in(&mut self, notice: u64, rate: f64, unit: Unit) -> SignedLimit {
         let restriction = unit.limit(Rate::per_second(rate));
-        let limit = RemoteLimit { restriction, ..limit(SCOPE, rate) };
+        self.signed_as(notice, &RemoteLimit { restriction, ..limit(SCOPE, rate) })
+    }
+
+    fn signed_as(&mut self, notice: u64, limit: &RemoteLimit) -> SignedLimit {
         let to = (2, &ROUTER.parse().unwrap());
         let answers = (Rate::per_second(100.0), notice);
-        match self.sender.pushback(to, &limit, answers, &key(2)) {
+        match self.sender.pushback(to, limit, answers, &key(2)) {
             Some(Frame::Pushback(signed)) => *signed,
             other => panic!("{other:?}"),
         }
@@ -469,6 +472,37 @@ fn what_is_revoked_or_expired_ends_and_another_session_begins_anew() {
     let listens = vec![SCOPE.parse().unwrap()];
     let notice = Notice { service: "shop-1".into(), listens, ..Notice::default() };
     assert_eq!(world.session.notice(&mut world.table, NOW, &notice), None);
+}
+
+/// What is enforced refuses a limit that is too short for its steps, and holds on to the one before.
+#[test]
+fn a_later_limit_hides_none_from_the_end_of_its_grant() {
+    let mut world = World::new();
+    let notice = world.notice(NOW);
+    let first = world.signed(notice, 60.0);
+    world.push(NOW, first).unwrap();
+    let short = RemoteLimit { validity: Nanos::from_millis(200), ..limit(SCOPE, 60.0) };
+    let short = world.signed_as(notice, &short);
+    world.push(NOW, short).unwrap();
+    let (later, scope) = (NOW + Nanos::SECOND, "192.0.2.6:80");
+    let notice = world.notice_of(later, "shop-2", scope);
+    let other = world.signed_as(notice, &limit(scope, 60.0));
+    world.push(later, other).unwrap();
+    let ends = |table: &mut Table| {
+        let ended = table.take_ended();
+        [SCOPE, scope].map(|scope| ended.iter().any(|(_, of, _)| *of == scope.parse().unwrap()))
+    };
+    assert_eq!(ends(&mut world.table), [false; 2]);
+    // The same number with another key: the first one was stolen.
+    let mut reissued = world.table.clone();
+    let old = grant(2, "192.0.2.0/28:80").body().clone();
+    let body = GrantBody { key: key(3).public(), from_s: TODAY - 50, ..old };
+    let mut receiver = Receiver::new(ROUTER, key(1).public(), Bounds::default());
+    receiver.grant(later, &SignedGrant::sign(body, &key(1)).unwrap()).unwrap();
+    reissued.trust(Some(receiver));
+    assert_eq!(ends(&mut reissued), [true; 2]);
+    world.table.trust(None);
+    assert_eq!(ends(&mut world.table), [true; 2]);
 }
 
 /// The files are read again: what holds goes on where it was.

@@ -96,11 +96,12 @@ fn grants(arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// The operator takes these grants back.
-fn revoke(world: &World, serials: &[u64]) {
-    let key = world.star.path("operator.key");
+/// The operator takes these grants back, in a list with this number.
+fn revoke(world: &World, sequence: u32, serials: &[u64]) {
+    let (key, sequence) = (world.star.path("operator.key"), sequence.to_string());
     let serials: Vec<String> = serials.iter().map(u64::to_string).collect();
-    let mut arguments = vec!["revoke", "--operator-key", key.to_str().unwrap()];
+    let key = key.to_str().unwrap();
+    let mut arguments = vec!["revoke", "--operator-key", key, "--sequence", &sequence];
     arguments.extend(serials.iter().map(String::as_str));
     let list = world.star.path("revoked");
     fs::write(list.with_extension("new"), grants(&arguments)).unwrap();
@@ -161,7 +162,7 @@ fn a_limit_ends_by_its_time_in_the_kernel_of_a_router_whose_daemon_hangs() {
 #[test]
 fn a_limit_ends_with_its_grant() {
     let world = World::new("tgv", NET + 1, None).revoking();
-    revoke(&world, &[1]);
+    revoke(&world, 1, &[1]);
     let (router, server) = (world.router(), world.server());
     wait_for("the session is up", || server.snapshot()?.peers.remove(0).up.then_some(()));
     let datagrams = world.datagrams(9);
@@ -170,9 +171,7 @@ fn a_limit_ends_with_its_grant() {
     let grant = world.star.path("grant").display().to_string();
     let shown: serde_json::Value =
         serde_json::from_slice(&grants(&["show", &grant, "-o", "json"])).unwrap();
-    // A list has to be newer than the one before, in seconds.
-    sleep(Duration::from_secs(1));
-    revoke(&world, &[1, shown["serial"].as_u64().unwrap()]);
+    revoke(&world, 2, &[1, shown["serial"].as_u64().unwrap()]);
     let revoked = MonotonicClock.now();
     wait_for("the limit is gone", || service(&router).limits.rate.is_none().then_some(()));
     let took = MonotonicClock.now().since(revoked);

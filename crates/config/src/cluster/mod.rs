@@ -16,7 +16,7 @@ use super::text as common;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tidegate_model::remote::{Form, REMOTE_SCOPES_MAX, Scope, Unit};
+use tidegate_model::remote::{Form, PUSHED_HOLD, PUSHED_STEPS, REMOTE_SCOPES_MAX, Scope, Unit};
 use tidegate_model::sharing::ROUTERS_MAX;
 use tidegate_model::{PEERS_MAX, PRIORITIES, SpiffeId};
 use tidegate_units::Nanos;
@@ -29,11 +29,9 @@ pub const BACKENDS_MAX: usize = 16;
 pub const GRANTS_MAX: usize = PEERS_MAX;
 /// Shortest and longest time for which a limit of a congested router holds before it relaxes. A router that stays congested asks
 /// for another one every second.
-pub(crate) const HOLD_RANGE: (Nanos, Nanos) = (Nanos::from_secs(2), Nanos::from_secs(5));
-/// Where nothing is said: with the steps 10 s, the longest validity of a remote limit.
-const HOLD_DEFAULT: Nanos = Nanos::from_secs(2);
-const RELAX_STEPS_DEFAULT: u32 = 4;
-const RELAX_STEPS_MAX: u32 = 4;
+pub(crate) const HOLD_RANGE: (Nanos, Nanos) = (PUSHED_HOLD, Nanos::from_secs(5));
+/// Most steps: with the shortest time they fill the longest validity of a remote limit.
+const RELAX_STEPS_MAX: u32 = PUSHED_STEPS;
 /// Shortest and longest time for which a report may be valid. Longer than any limit is held without
 /// one would be no validity at all.
 pub const VALIDITY_RANGE: (Nanos, Nanos) = (Nanos::from_millis(50), Nanos::from_secs(10));
@@ -132,7 +130,7 @@ impl GrantsConfig {
     /// How long a limit holds, and each step after that; and how many.
     #[must_use]
     pub fn relaxation(&self) -> (Nanos, u32) {
-        (self.hold.unwrap_or(HOLD_DEFAULT), self.steps.unwrap_or(RELAX_STEPS_DEFAULT))
+        (self.hold.unwrap_or(PUSHED_HOLD), self.steps.unwrap_or(PUSHED_STEPS))
     }
 }
 

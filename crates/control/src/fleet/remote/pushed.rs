@@ -2,14 +2,14 @@
 //! A limit that a server gave to a congested router, as soft state (`policy/router/pushback.h`).
 
 use super::authority::NotTaken;
-use tidegate_model::remote::{Pushed, REMOTE_VALIDITY_MAX, Restriction};
+use tidegate_model::remote::{PUSHED_HOLD, PUSHED_STEPS, Pushed, REMOTE_VALIDITY_MAX, Restriction};
 use tidegate_policy::{Pushback, PushbackSpec};
 use tidegate_units::{Nanos, Rate};
 
 /// How it ages where nothing else is said: it holds for δ, relaxes in steps of δ, and is gone after δ · (steps + 1), which is the
 /// longest validity of a remote limit. A router that is congested asks again twice within δ.
 pub const PUSHBACK: PushbackSpec =
-    PushbackSpec { delta: Nanos::from_secs(2), steps: 4, burst: Nanos::from_millis(100) };
+    PushbackSpec { delta: PUSHED_HOLD, steps: PUSHED_STEPS, burst: Nanos::from_millis(100) };
 /// The time to live that a server gives.
 pub const TTL: Nanos = REMOTE_VALIDITY_MAX;
 

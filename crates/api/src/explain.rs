@@ -280,6 +280,10 @@ fn imported_words(snapshot: &Snapshot) -> impl Iterator<Item = String> {
 
 /// A remote limit in force: who gave it, until when, what it refused.
 fn remote_words(limit: &RemoteState) -> Option<String> {
+    if limit.role != "to" && !limit.why.is_empty() {
+        let (peer, scope, said, why) = (&limit.peer, &limit.scope, limit.words(), &limit.why);
+        return Some(format!("the peer {peer} wants {scope} limited ({said}): {why}"));
+    }
     let (rate, restriction) = (limit.rate?, limit.restriction.map(|_| limit.words())?);
     let (peer, scope, refused, offered) = (&limit.peer, &limit.scope, limit.refused, limit.offered);
     let why = if limit.why.is_empty() { String::new() } else { format!("; {}", limit.why) };
@@ -407,6 +411,7 @@ mod tests {
         let loss = of(Unit::Requests, Restriction::RequestLoss(Share::new(0.25)), 3);
         let to = |limit: &RemoteState| RemoteState { role: "to".into(), ..limit.clone() };
         let opened = RemoteState { left: None, ..loss.clone() };
+        let waits = RemoteState { why: "it is not in force".into(), rate: None, ..rate.clone() };
         let found = RemoteState { why: "shedding: capacity 41/s".into(), ..to(&rate) };
         for (limit, expected) in [
             (
@@ -418,6 +423,7 @@ mod tests {
                 "the peer b1 limits shop (loss 25.0 % of requests, priority 3 and lower): 40.0/s requests for \
                  400.0 ms more; it refused 50 of 90",
             ),
+            (&waits, "the peer b1 wants shop limited (rate 40.0/s): it is not in force"),
             (&to(&rate), "the peer b1 admits 40.0/s for it (as shop); it refused 50 of 90"),
             (
                 &found,

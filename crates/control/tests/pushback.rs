@@ -5,8 +5,8 @@
 mod world;
 
 use tidegate_control::fleet::remote::{
-    BEGIN_AFTER, CALM_AFTER, Flow, Grant, Inbound, NotTaken, PUSHBACK, Protected, PushbackSpec,
-    Steps, TTL, Uncounted,
+    Answer, BEGIN_AFTER, CALM_AFTER, Flow, Grant, Inbound, NotTaken, PUSHBACK, Protected,
+    PushbackSpec, Steps, TTL, Uncounted,
 };
 use tidegate_control::{DefaultController, DefaultSpec};
 use tidegate_flowspec::{Action, Bounds, Change, Plan, Route, Rule};
@@ -66,7 +66,7 @@ impl Router {
 
     fn tick(&mut self) -> Option<f64> {
         self.now += TICK;
-        let flow = Flow { offered: 20, passed: 15, refused: 5, shadow: false };
+        let flow = Flow { offered: 20, passed: 15, refused: 5, ..Flow::default() };
         let decided = self.inbound.tick(self.now, TICK, &[Some(flow)]);
         decided[0].map(|in_force| in_force.rate.get())
     }
@@ -126,6 +126,79 @@ fn how_it_ages_is_configured() {
     assert_eq!(course[6], None, "{course:?}");
 }
 
+/// Clients that are refused send their SYN again: copies are no demand, and move no share. Of real demands of 100 and 300 a second each
+/// has its part, although each client comes up to four times.
+#[test]
+fn copies_of_refused_syns_change_no_share() {
+    let told = |first: u64, passes: u64, copies: u64| {
+        let mut router = Router::new();
+        let flow = Flow {
+            offered: first + copies,
+            repeated: copies,
+            passed: passes,
+            refused: first + copies - passes,
+            shadow: false,
+        };
+        for _ in 0..300 {
+            router.now += TICK;
+            router.inbound.tick(router.now, TICK, &[Some(flow)]);
+        }
+        let (_, notice) = router.inbound.notices(1).remove(0);
+        notice
+    };
+    // A tick is 100 ms.
+    let (few, many) = (told(10, 3, 21), told(30, 9, 63));
+    for (notice, offered, refused) in [(&few, 100.0, 70.0), (&many, 300.0, 210.0)] {
+        assert!((notice.offered.get() - offered).abs() < 0.5, "{notice:?}");
+        assert!((notice.refused.get() - refused).abs() < 0.5, "{notice:?}");
+    }
+    let mut answer = Answer::new(&[None, None], rate(1.0));
+    answer.notice(Nanos::SECOND, 0, (1, &few));
+    answer.notice(Nanos::SECOND, 1, (1, &many));
+    let replies = answer.tick((Nanos::SECOND, TICK), Some(rate(100.0)), Some(12));
+    let rates: Vec<f64> = replies.iter().map(|reply| reply.rate.get()).collect();
+    // k times 100 times a quarter, and three of them.
+    assert!((rates[0] - 30.0).abs() < 0.5 && (rates[1] - 90.0).abs() < 0.5, "{rates:?}");
+}
+
+/// Where two may limit a service, one alone does not, and is told apart from a limit in force. Both together allow the sum, and the kernel
+/// ends it with the first of them.
+#[test]
+fn of_two_owners_both_have_to_limit() {
+    let mut router = Router::new();
+    let grant = |peer: &str| Grant {
+        peer: peer.into(),
+        when_congested: vec![scope(SCOPE)],
+        ..Grant::default()
+    };
+    let listens = vec![SCOPE.parse().expect("an address")];
+    let service =
+        Protected { name: "shop".into(), listens, floor: rate(10.0), ..Protected::default() };
+    router.inbound.follow(&[grant("b1"), grant("b2")], vec![service]);
+    router.inbound.session("b2", Some((7, 1)));
+    let flow = [Some(Flow { offered: 20, passed: 15, refused: 5, ..Flow::default() })];
+    let mut tick = |router: &mut Router| {
+        router.now += TICK;
+        router.inbound.tick(router.now, TICK, &flow)[0]
+    };
+    assert_eq!(router.push(80.0), Ok(()));
+    let first = router.now;
+    assert_eq!(tick(&mut router), None);
+    let state = &router.inbound.states(router.now, 0)[0];
+    assert_eq!(state.why, "it is not in force: b2 may limit this as well, and has no limit");
+    (0..10).for_each(|_| _ = tick(&mut router));
+    let mut other = router.pushed(90.0);
+    other.received.peer = "b2".into();
+    assert_eq!(router.inbound.push(other), Ok(()));
+    let both = tick(&mut router).expect("a limit");
+    assert_eq!(
+        (both.rate.get(), both.until),
+        (170.0, Some(first + TTL)),
+        "the sum, until the first ends"
+    );
+    assert!(router.inbound.states(router.now, 0).iter().all(|state| state.why.is_empty()));
+}
+
 /// Its grant has ended: nothing holds, and nothing relaxes.
 #[test]
 fn revoked_it_is_gone_at_once() {
@@ -163,6 +236,17 @@ fn a_staged_limit_only_counts_and_what_is_out_of_range_is_refused() {
         assert_eq!(router.inbound.push(pushed), Ok(()));
         let staged = router.seconds(1);
         assert_eq!(staged.is_some(), router.now >= from, "{staged:?}");
+        // 200/s come. 50/s would pass, and the 20 of a full bucket.
+        let state = &router.inbound.states(router.now, 0)[0];
+        let seconds = (router.now.0 - Nanos::SECOND.0) as f64 / 1e9 - 3.0;
+        if router.now < from {
+            // In the first tick it is full already.
+            let would = 150.0 * seconds - 20.0 + 5.0;
+            assert!((state.would_refuse as f64 - would).abs() < 1.5, "{would}: {state:?}");
+            assert!(state.why.contains("only counted"), "{state:?}");
+        } else {
+            assert_eq!((state.why.as_str(), state.would_refuse >= 700), ("", true), "{state:?}");
+        }
     }
     let mut above = router.pushed(150.0);
     assert_eq!(router.inbound.push(above.clone()), Err(NotTaken::OutOfRange), "above the whole");
@@ -255,7 +339,7 @@ fn only_services_in_a_scope_for_congestion_are_told_of() {
     let services =
         vec![service("routes", &[]), service("shop", &[SCOPE]), service("api", &["192.0.2.2:80"])];
     inbound.follow(&grants, services);
-    let flow = Some(Flow { offered: 20, passed: 20, refused: 0, shadow: false });
+    let flow = Some(Flow { offered: 20, passed: 20, refused: 0, ..Flow::default() });
     inbound.tick(Nanos::SECOND, TICK, &[flow; 3]);
     let told: Vec<_> = inbound.notices(1).into_iter().map(|(_, notice)| notice.service).collect();
     assert_eq!(told, ["shop"]);

@@ -147,7 +147,8 @@ impl Node {
         let passed = offered.min(self.tokens.floor());
         self.tokens -= passed;
         let refused = (offered - passed) as u64;
-        self.flow = Flow { offered: offered as u64, passed: passed as u64, refused, shadow: false };
+        self.flow =
+            Flow { offered: offered as u64, passed: passed as u64, refused, ..Flow::default() };
         passed as u64
     }
 
@@ -440,7 +441,7 @@ fn of_a_million_wrong_messages_none_is_taken() {
     const WRONG: u64 = 1_000_000;
     let mut dice = Dice(99);
     let (mut attacked, mut quiet) = (guarded(), guarded());
-    let flows = [Some(Flow { offered: 10, passed: 10, refused: 0, shadow: false }); 3];
+    let flows = [Some(Flow { offered: 10, passed: 10, refused: 0, ..Flow::default() }); 3];
     let (mut now, mut sequence, mut taken) = (Nanos::SECOND, 10_u64, 0_u64);
     for round in 0..1_000 {
         now += TICK;
@@ -500,7 +501,7 @@ fn two_owners_of_a_service_have_the_sum_and_the_tightest_scope_of_one_holds() {
     for (peer, session) in [("b1", 11), ("b2", 12)] {
         inbound.session(peer, Some((session, 3)));
     }
-    let flow = [Some(Flow { offered: 30, passed: 30, refused: 0, shadow: false })];
+    let flow = [Some(Flow { offered: 30, passed: 30, refused: 0, ..Flow::default() })];
     let mut now = Nanos::SECOND;
     let mut rates = Vec::new();
     let mut say = |inbound: &mut Inbound, peer: &str, session, text: &str, rate, sequence| {
@@ -534,7 +535,7 @@ fn the_share_is_what_the_rate_leaves_out() {
     let mut inbound = guarded();
     let (mut now, mut sequence) = (Nanos::SECOND, 0);
     let mut loss = |inbound: &mut Inbound, offered| {
-        let flows = [Some(Flow { offered, passed: offered, refused: 0, shadow: false }); 3];
+        let flows = [Some(Flow { offered, passed: offered, refused: 0, ..Flow::default() }); 3];
         let mut last = None;
         for _ in 0..100 {
             now += TICK;
@@ -559,7 +560,7 @@ fn the_share_is_what_the_rate_leaves_out() {
 #[test]
 fn what_is_not_counted_is_not_nothing() {
     let mut inbound = guarded();
-    let known = [Some(Flow { offered: 10, passed: 10, refused: 4, shadow: false }); 3];
+    let known = [Some(Flow { offered: 10, passed: 10, refused: 4, ..Flow::default() }); 3];
     let (mut now, mut sequence) = (Nanos::SECOND, 0);
     let mut told = |inbound: &mut Inbound, flows: &[Option<Flow>; 3]| {
         let mut hits = (0, 0);
@@ -605,7 +606,7 @@ proptest! {
         passed in 1_u64..200,
     ) {
         let mut inbound = guarded();
-        let flows = [Some(Flow { offered: passed, passed, refused: 0, shadow: false }); 3];
+        let flows = [Some(Flow { offered: passed, passed, refused: 0, ..Flow::default() }); 3];
         let (mut now, mut sequence) = (Nanos::SECOND, 0);
         let mut last: VecDeque<f64> = VecDeque::new();
         let mut heard: Option<(Nanos, Nanos)> = None;

@@ -60,7 +60,7 @@ impl Datagrams {
         let (bytes, spared) = (new(|t| t.refused_bytes)?, new(|t| t.spared)?);
         let passed = offered.saturating_sub(refused);
         let refused = if shadow { spared } else { refused };
-        Some((Flow { offered, passed, refused, shadow }, bytes))
+        Some((Flow { offered, repeated: 0, passed, refused, shadow }, bytes))
     }
 }
 

@@ -225,6 +225,7 @@ impl Given {
             age: node.age(now),
             offered: node.offered,
             refused: node.refused,
+            would_refuse: 0,
             why: self.law.as_ref().map_or_else(String::new, RequestLaw::why),
         };
         nodes.map(state).collect()

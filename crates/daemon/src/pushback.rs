@@ -155,7 +155,9 @@ impl Pushback {
         for given in &mut self.given {
             let counts = sensed.get(given.index).and_then(|s| s.signals.balance.counts);
             let arrived = match given.unit {
-                Unit::Connections => counts.map(|counts| counts.value.offered),
+                Unit::Connections => {
+                    counts.map(|counts| counts.value.offered.saturating_sub(counts.value.repeated))
+                }
                 Unit::Requests => None,
                 Unit::Datagrams => {
                     datagrams.get(given.index).copied().flatten().map(|flow| flow.offered)
@@ -253,6 +255,7 @@ impl Given {
                 age: node.age(now),
                 offered: node.offered,
                 refused: node.refused,
+                would_refuse: 0,
                 why: String::new(),
             }
         };

@@ -254,6 +254,7 @@ impl Remote {
             let binds = self.binds.contains(&index);
             Some(Flow {
                 offered: counts.offered,
+                repeated: counts.repeated,
                 passed: counts.admitted,
                 refused: if binds { counts.refused.min(most) } else { 0 },
                 shadow: released || only_shown(service),
@@ -371,6 +372,7 @@ fn arrivals(flows: &[Option<Flow>]) -> Arrivals {
     flows.iter().flatten().fold(Arrivals::default(), |sum, flow| Arrivals {
         passed: sum.passed.saturating_add(flow.passed),
         refused: sum.refused.saturating_add(if flow.shadow { 0 } else { flow.refused }),
+        repeated: sum.repeated.saturating_add(if flow.shadow { 0 } else { flow.repeated }),
         ..sum
     })
 }

@@ -106,7 +106,7 @@ impl RemoteRequests {
             let Counts { offered, admitted: passed, refused_remote, .. } =
                 signals.balance.counts?.value;
             let refused = refused_remote.unwrap_or_default();
-            return Some(Flow { offered, passed, refused, shadow: shown });
+            return Some(Flow { offered, repeated: 0, passed, refused, shadow: shown });
         };
         let counts = signals.buckets.get(bucket)?.counts?.value;
         let mode = service.requests.as_ref()?.mode_within(service.mode);
@@ -116,7 +116,7 @@ impl RemoteRequests {
         let rate = self.in_force.get(at).copied().flatten().map(|limit| limit.rate);
         let most = left_out(offered, rate, period);
         let refused = if self.binds.contains(&at) { refused.min(most) } else { 0 };
-        Some(Flow { offered, passed, refused, shadow })
+        Some(Flow { offered, repeated: 0, passed, refused, shadow })
     }
 
     /// Puts them beside, or into, what the controllers decided.

@@ -402,7 +402,11 @@ pub struct RemoteState {
     pub offered: u64,
     /// Of this refused because of the limit.
     pub refused: u64,
-    /// What found the limit that goes to a peer, in words, where it is none of the service's own limits; else empty.
+    /// What it would have refused while it was only counted.
+    #[serde(default)]
+    pub would_refuse: u64,
+    /// In words, else empty: what found the limit that goes to a peer, where it is none of the service's own limits; why one of a peer
+    /// is not in force.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }

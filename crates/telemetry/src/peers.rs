@@ -95,10 +95,16 @@ pub fn remote_table(snapshot: &Snapshot) -> String {
     let mut table = render_rows(&rows, &right);
     // One law finds what all peers of a service are told.
     for service in &snapshot.services {
-        let limiting = service.remote.iter().filter(|limit| limit.rate.is_some());
+        let limiting =
+            service.remote.iter().filter(|limit| limit.role == "to" && limit.rate.is_some());
         let why = limiting.map(|limit| limit.why.as_str()).find(|why| !why.is_empty());
         if let Some(why) = why {
             let _ = writeln!(table, "{} limits its peers: {}", plain(&service.name), plain(why));
+        }
+        let from = service.remote.iter().filter(|limit| limit.role != "to");
+        for limit in from.filter(|limit| !limit.why.is_empty()) {
+            let (peer, scope, why) = (plain(&limit.peer), plain(&limit.scope), plain(&limit.why));
+            let _ = writeln!(table, "the limit of {peer} for {scope}: {why}");
         }
     }
     table

@@ -43,6 +43,8 @@ pub struct NetdrainoSpec {
     pub clients: u32,
     /// TCP connections of a client to S0, and to each other server.
     pub connections: (u32, u32),
+    /// So many servers, S0 among them, divide what S0 alone has otherwise: load, and limits.
+    pub overloaded: u32,
     /// UDP of a client to S0, and to each other server, packets per second.
     pub udp: (f64, f64),
     /// Packets per second of a connection while it is on. Not printed. With 0.6, a third of the time, the
@@ -105,6 +107,7 @@ impl NetdrainoSpec {
             control,
             clients: 25,
             connections: (100, 10),
+            overloaded: 1,
             udp: (18.0, 4.0),
             on_rate: 0.6,
             rates: (200.0, 200.0),
@@ -133,18 +136,15 @@ impl NetdrainoSpec {
 
     /// The rate of a class; none: not limited.
     pub(super) fn rate(&self, class: usize) -> Option<f64> {
-        match class {
-            0 => Some(self.rates.0),
-            1 => Some(self.rates.1),
-            _ => None,
-        }
+        let (server, of) = (class / 2, if class % 2 == 0 { self.rates.0 } else { self.rates.1 });
+        (server < self.overloaded as usize).then(|| of / f64::from(self.overloaded))
     }
 
     /// Connections and datagrams per second of a client to a server.
-    pub(super) const fn load(&self, server: usize) -> (u32, f64) {
+    pub(super) fn load(&self, server: usize) -> (u32, f64) {
         debug_assert!(server < SERVERS);
-        if server == 0 {
-            (self.connections.0, self.udp.0)
+        if server < self.overloaded as usize {
+            (self.connections.0 / self.overloaded, self.udp.0 / f64::from(self.overloaded))
         } else {
             (self.connections.1, self.udp.1)
         }

@@ -178,6 +178,12 @@ fn congestion_ends_once_also_where_its_interface_is_gone() {
     assert!(world.snapshot().links.is_empty() && turns(&world) == (1, 1));
 }
 
+/// Whether the kernel is told to end what came then so many seconds later: after the daemon, and within a second.
+fn ends(until: Option<Nanos>, came: Nanos, seconds: u64) -> bool {
+    let late = until.map(|until| until.since(came + Nanos::from_secs(seconds)));
+    late.is_some_and(|late| (Nanos::from_millis(500)..=Nanos::from_millis(900)).contains(&late))
+}
+
 #[test]
 fn a_limit_counts_at_a_congested_router_and_not_at_another() {
     let mut world = World::new(ROUTER);
@@ -203,6 +209,7 @@ fn a_limit_counts_at_a_congested_router_and_not_at_another() {
     assert!(sends(&mut world, 10).services[0].remote.is_empty(), "it is not congested");
     (0..30).for_each(|_| _ = sends(&mut world, 25));
     push(&mut world, 2);
+    let at = world.clock.now();
     let snapshot = sends(&mut world, 25);
     let rate = snapshot.services[0].remote.first().and_then(|limit| limit.rate);
     assert_eq!(rate, Some(Rate::per_second(400.0)));
@@ -213,6 +220,8 @@ fn a_limit_counts_at_a_congested_router_and_not_at_another() {
     assert_eq!(copies(&world), [false, false], "its own limit is lower");
     world.tick(Some(700));
     assert_eq!(copies(&world), [true, false], "copies of SYNs count where a remote limit holds");
+    let until = world.memory.lock().unwrap().written.last().unwrap().services[0].until;
+    assert!(ends(until, at, 10), "{until:?}");
     assert!(snapshot.services[1].remote.is_empty());
 }
 
@@ -312,12 +321,16 @@ fn a_congested_router_tells_of_datagrams_and_limits_them() {
         (datagrams, limits[0].copies)
     };
     push(&mut world, 1);
+    let at = world.clock.now();
     datagrams(&world, 50, 0);
     let snapshot = sends(&mut world, 25);
     let limit = &snapshot.services[0].remote[0];
     let rate = Some(Rate::per_second(300.0));
     assert_eq!((limit.unit, limit.rate, limit.peer.as_str()), (Unit::Datagrams, rate, "b1"));
     assert_eq!(written(&world), (vec![rate, None], false), "and no limit on connections");
+    let until =
+        world.memory.lock().unwrap().written.last().unwrap().services[0].datagrams.unwrap().until;
+    assert!(ends(until, at, 10), "{until:?}");
     // What is refused would have filled the link.
     for n in 0..60 {
         if n % 10 == 0 {

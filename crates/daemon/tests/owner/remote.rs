@@ -71,6 +71,9 @@ fn the_tighter_limit_holds_and_says_whose_it_is() {
     says(&world, 1, "192.0.2.11:80", 40.0);
     let snapshot = world.tick(Some(0));
     assert_eq!(written(&world), [Some(40.0), None]);
+    // If every daemon dies by then, the kernel ends it when it would have been gone: after eight validities, and a moment.
+    let until = world.memory.lock().unwrap().written.last().unwrap().services[0].until;
+    assert_eq!(until, Some(Nanos::from_secs(1004) + Nanos::from_millis(800)));
     let why = &snapshot.services[0].limits.why.text;
     assert!(why.starts_with("a remote limit of 40.0/s holds"), "{why}");
     let state = remote(&snapshot, 0);

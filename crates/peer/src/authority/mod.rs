@@ -11,8 +11,8 @@
 //! reads a clock.
 //!
 //! A grant expires by the calendar, because the operator's key is offline; that is the only use of wall
-//! clock time, and a wrong clock can only lose or keep a grant, never change a limit. Everything else is the
-//! receiver's monotonic clock.
+//! clock time. A wrong clock can lose or keep a grant, and with it the limits that it allows; it never makes or tightens one.
+//! Everything else is the receiver's monotonic clock.
 
 mod grant;
 mod key;

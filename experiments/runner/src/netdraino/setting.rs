@@ -35,6 +35,8 @@ pub struct Setting {
     pub connections: f64,
     /// To each other server.
     pub connections_each: f64,
+    /// So many servers, S0 among them, divide load and limits of S0.
+    pub overloaded: f64,
     /// UDP of a client to S0, KB/s (table I).
     pub udp: f64,
     /// Beside `connections`, UDP to S0 grows with it: so many KB/s more for each connection above 10. In
@@ -94,6 +96,7 @@ impl Default for Setting {
             control: Control::ServerOnly,
             connections: 100.0,
             connections_each: 10.0,
+            overloaded: 1.0,
             udp: 18.0,
             udp_each_connection: 0.0,
             udp_each: 4.0,
@@ -132,6 +135,7 @@ impl Setting {
         for (name, value, range) in [
             ("connections", self.connections, (0.0, 2000.0)),
             ("connections_each", self.connections_each, (0.0, 2000.0)),
+            ("overloaded", self.overloaded, (1.0, 5.0)),
             ("udp", self.udp, (0.0, 1e4)),
             ("udp_each_connection", self.udp_each_connection, (0.0, 100.0)),
             ("udp_each", self.udp_each, (0.0, 1e4)),
@@ -201,6 +205,7 @@ impl Setting {
         NetdrainoSpec {
             lasts: Nanos::from_secs_f64(self.lasts_s),
             connections: (self.connections as u32, self.connections_each as u32),
+            overloaded: self.overloaded as u32,
             udp: (self.udp_to_s0(), self.udp_each),
             on_rate: self.on_rate,
             rates: (self.rate_tcp, self.rate_udp),

@@ -82,6 +82,12 @@ impl Held {
         }
     }
 
+    /// When it is over unless it is renewed.
+    #[must_use]
+    pub fn ends(&self) -> Nanos {
+        self.at + Nanos(self.limit.validity.0.saturating_mul(OPENING_STEPS))
+    }
+
     /// Whether it is over.
     #[must_use]
     pub const fn gone(&self, now: Nanos) -> bool {

@@ -79,6 +79,8 @@ impl Protected {
 pub struct Flow {
     /// New work, with what was refused.
     pub offered: u64,
+    /// Of it, SYNs that are known to be repeated: they are no demand.
+    pub repeated: u64,
     /// What passed.
     pub passed: u64,
     /// What was refused because of remote limits; in shadow mode what would have been.
@@ -100,7 +102,7 @@ pub struct InForce {
     pub form: Form,
     /// It refuses this priority and lower ones; 0: all.
     pub priority: u8,
-    /// When it is over unless it is given again, also if every daemon has died by then; `None`: it opens in steps.
+    /// When it is over unless it is given again, also if every daemon has died by then; `None`: with the lease.
     pub until: Option<Nanos>,
 }
 
@@ -145,8 +147,22 @@ struct Service {
     /// Of these the ones that may limit it while this host is congested.
     when_congested: Vec<String>,
     offered: Passed,
+    repeated: Passed,
     passed: Passed,
     refused: Passed,
+}
+
+impl Service {
+    /// First attempts, and those of them that were refused, per second. A client that is refused sends its SYN again: with the copies,
+    /// what a router refuses would make its own share larger, and that of others smaller.
+    fn demand(&self, n: usize) -> Option<(Rate, Rate)> {
+        let [offered, repeated, passed, refused] =
+            [self.offered, self.repeated, self.passed, self.refused];
+        let per_second = |of: Passed| of.one_of(n).map(Rate::get);
+        let first = (per_second(offered)? - per_second(repeated)?).max(0.0);
+        let turned_away = (first - per_second(passed)?).clamp(0.0, per_second(refused)?);
+        Some((Rate::per_second(first), Rate::per_second(turned_away)))
+    }
 }
 
 /// What a peer said of a scope.
@@ -167,6 +183,11 @@ struct Entry {
     /// Since the peer spoke of the scope first.
     offered_total: u64,
     refused_total: u64,
+    /// While it is staged: what its bucket holds, and what it would have refused.
+    bucket: f64,
+    would_refuse: f64,
+    /// Who else may limit one of its services, and has no limit: so this one does not hold there.
+    lacking: Option<String>,
 }
 
 impl Inbound {
@@ -198,11 +219,18 @@ impl Inbound {
             let owners = all.into_iter().collect();
             let same = |was: &Protected| (&was.name, &was.bucket) == (&of.name, &of.bucket);
             let before = old.iter().position(|service| same(&service.of));
-            let (offered, passed, refused) = before.map_or_else(Default::default, |at| {
-                let before = old.swap_remove(at);
-                (before.offered, before.passed, before.refused)
+            let before = before.map(|at| old.swap_remove(at));
+            let lately =
+                |of: fn(&Service) -> Passed| before.as_ref().map_or_else(Passed::default, of);
+            self.services.push(Service {
+                of,
+                owners,
+                when_congested,
+                offered: lately(|before| before.offered),
+                repeated: lately(|before| before.repeated),
+                passed: lately(|before| before.passed),
+                refused: lately(|before| before.refused),
             });
-            self.services.push(Service { of, owners, when_congested, offered, passed, refused });
         }
         let Self { authority, services, entries, .. } = self;
         entries.retain(|(peer, scope), entry| {
@@ -280,14 +308,14 @@ impl Inbound {
     #[must_use]
     pub fn notices(&self, episode: u32) -> Vec<(String, Notice)> {
         let of = |service: &Service| {
-            let n = service.owners.len().max(1);
+            let (offered, refused) = service.demand(service.owners.len().max(1))?;
             let notice = Notice {
                 service: service.of.name.clone(),
                 listens: service.of.listens.clone(),
                 episode,
                 unit: self.unit,
-                offered: service.offered.one_of(n)?,
-                refused: service.refused.one_of(n)?,
+                offered,
+                refused,
             };
             // No news of datagrams: most services have none.
             if !self.unit.is_usual() && notice.offered.get() <= 0.0 {
@@ -347,22 +375,29 @@ impl Inbound {
         flows: &[Option<Flow>],
     ) -> Vec<Option<InForce>> {
         self.count(period, flows);
-        let mut decided: BTreeMap<(usize, &str), InForce> = BTreeMap::new();
+        let mut decided: BTreeMap<(usize, String), InForce> = BTreeMap::new();
         let Self { services, entries, congested, .. } = self;
         entries.retain(|_, entry| entry.relax(now, !*congested));
+        entries.values_mut().for_each(|entry| entry.would(now, period, flows));
         for ((peer, _), entry) in entries.iter_mut() {
             if entry.held.as_ref().is_some_and(|held| held.gone(now)) {
                 entry.held = None;
             }
             for (service, new) in entry.shares(now, services) {
-                let held = decided.entry((service, peer.as_str())).or_insert(new);
+                let held = decided.entry((service, peer.clone())).or_insert(new);
                 if new.rate < held.rate {
                     *held = new;
                 }
             }
         }
+        let has = |at: usize, owner: &String| decided.get(&(at, owner.clone()));
+        for ((peer, _), entry) in entries.iter_mut() {
+            let own = entry.services.iter().filter(|at| has(**at, peer).is_some());
+            let lacks = |at: &usize| services[*at].owners.iter().find(|of| has(*at, of).is_none());
+            entry.lacking = own.filter_map(lacks).next().cloned();
+        }
         let of = |(index, service): (usize, &Service)| {
-            let each = service.owners.iter().map(|owner| decided.get(&(index, owner.as_str())));
+            let each = service.owners.iter().map(|owner| has(index, owner));
             let each: Option<Vec<_>> = each.collect();
             let sum = each?.into_iter().copied().reduce(|all, one| all.and(&one))?;
             let loss = service.offered.one_of(1).and_then(|offered| loss(sum.rate, offered));
@@ -376,6 +411,7 @@ impl Inbound {
         for (service, flow) in self.services.iter_mut().zip(flows) {
             if let Some(flow) = flow.filter(|_| seconds > 0.0) {
                 service.offered.see(seconds, flow.offered);
+                service.repeated.see(seconds, flow.repeated);
                 service.passed.see(seconds, flow.passed);
                 service.refused.see(seconds, if flow.shadow { 0 } else { flow.refused });
             }
@@ -486,6 +522,9 @@ impl Entry {
             guessed: 0.0,
             offered_total: 0,
             refused_total: 0,
+            bucket: BURST as f64,
+            would_refuse: 0.0,
+            lacking: None,
         }
     }
 
@@ -520,6 +559,35 @@ impl Entry {
         self.offered = self.offered.saturating_add(whole as u64);
     }
 
+    /// What a limit that is only counted would refuse of what came.
+    fn would(&mut self, now: Nanos, period: Nanos, flows: &[Option<Flow>]) {
+        let staged = self.pushed.as_ref().filter(|pushed| pushed.is_staged(now));
+        let Some(held) = self.held.as_ref().filter(|_| staged.is_some()) else { return };
+        let Some(rate) = held.limit().restriction.rate(None) else { return };
+        let came = self.services.iter().filter_map(|at| flows.get(*at).copied().flatten());
+        let came = came.map(|flow| flow.offered as f64).sum::<f64>();
+        let holds = (self.bucket + rate.get() * period.as_secs_f64()).min(f64::from(BURST));
+        self.bucket = (holds - came).max(0.0);
+        self.would_refuse += (came - holds).max(0.0);
+    }
+
+    /// Why it is not in force, for people.
+    fn why(&self, now: Nanos) -> String {
+        let staged = self.pushed.as_ref().and_then(|pushed| pushed.staged_for(now));
+        match (&self.held, staged, &self.lacking) {
+            (None, ..) | (_, None, None) => String::new(),
+            (_, Some(left), _) => {
+                format!(
+                    "for {left} more it is only counted, and would have refused {:.0}",
+                    self.would_refuse
+                )
+            }
+            (_, None, Some(other)) => {
+                format!("it is not in force: {other} may limit this as well, and has no limit")
+            }
+        }
+    }
+
     /// What the limit allows each of its services.
     fn shares(&mut self, now: Nanos, services: &[Service]) -> Vec<(usize, InForce)> {
         let staged = self.pushed.as_ref().is_some_and(|pushed| pushed.is_staged(now));
@@ -541,7 +609,8 @@ impl Entry {
         let parts = divide(rate.get(), 0.0, &demands);
         let burst = held.burst(BURST);
         let RemoteLimit { restriction, priority, .. } = *held.limit();
-        let (until, form) = (self.pushed.as_ref().map(Relaxing::until), restriction.form());
+        let ends = self.pushed.as_ref().map_or_else(|| held.ends(), Relaxing::until);
+        let (until, form) = (Some(ends), restriction.form());
         let part = |((at, service), part): (&(usize, &Service), f64)| {
             let rate = Rate::per_second(part.max(service.of.floor.get()));
             (*at, InForce { rate, burst, loss: None, form, priority, until })
@@ -566,8 +635,9 @@ impl Entry {
             age: Some(now.since(self.heard)),
             offered: self.offered_total,
             refused: self.refused_total,
+            would_refuse: self.would_refuse as u64,
             unit: Unit::default(),
-            why: String::new(),
+            why: self.why(now),
         }
     }
 }

@@ -46,8 +46,13 @@ impl Relaxing {
         self.until
     }
 
-    /// Whether it only counts.
+    /// Whether it is only counted.
     pub(super) fn is_staged(&self, now: Nanos) -> bool {
-        now < self.enforced_from
+        self.staged_for(now).is_some()
+    }
+
+    /// For how long it is still only counted.
+    pub(super) fn staged_for(&self, now: Nanos) -> Option<Nanos> {
+        (now < self.enforced_from).then(|| self.enforced_from.since(now))
     }
 }

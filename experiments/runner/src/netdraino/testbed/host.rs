@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 use std::path::Path;
 use tidegate_lab::{Pushback, Road, RoadHost, Sections};
 
+/// The paper's servers know no first attempts; routers of the product have its default.
+const PUBLISHED: &str = "token_bucket";
+const DEFAULT: &str = "fresh_first";
 /// A rate that no load reaches: a router's own limit must be looser than S0's.
 const FREE: f64 = 100_000.0;
 
@@ -32,9 +35,10 @@ pub(super) fn router(
 ) -> (Value, Sections) {
     let free = setting.control != Control::Naive;
     let rate = if free { FREE } else { setting.s0_rate };
-    let mut services = service(RoadHost::S0, "enforce", (rate, None));
+    let policy = if setting.control == Control::OutOfBand { DEFAULT } else { PUBLISHED };
+    let mut services = service((RoadHost::S0, policy), "enforce", (rate, None));
     if setting.neighbour {
-        let more = service(RoadHost::S1, "enforce", (FREE, None));
+        let more = service((RoadHost::S1, policy), "enforce", (FREE, None));
         services[RoadHost::S1.name()] = more[RoadHost::S1.name()].clone();
     }
     let mut sections = marked(setting);
@@ -53,7 +57,7 @@ pub(super) fn server(setting: &Setting, peers: Option<&Pushback>) -> (Value, Sec
     let mode = if counts_only { "shadow" } else { "enforce" };
     let pushed = setting.control == Control::OutOfBand;
     let takes = (pushed && setting.udp_mbit > 0.0).then_some(setting.s0_datagrams);
-    let services = service(RoadHost::S0, mode, (setting.s0_rate, takes));
+    let services = service((RoadHost::S0, PUBLISHED), mode, (setting.s0_rate, takes));
     let mut sections = marked(setting);
     if let Some(peers) = peers {
         sections.others.insert("cluster".into(), peers.server.clone());
@@ -77,11 +81,15 @@ fn marked(setting: &Setting) -> Sections {
 
 /// The section `services`, with the service of a server: silent drops, as the paper's. S0 says how many datagrams it
 /// takes where it may limit routers.
-fn service(host: RoadHost, mode: &str, (rate, datagrams): (f64, Option<f64>)) -> Value {
+fn service(
+    (host, policy): (RoadHost, &str),
+    mode: &str,
+    (rate, datagrams): (f64, Option<f64>),
+) -> Value {
     let mut service = json!({
         "mode": mode,
         "listen": [host.target().to_string()],
-        "policy": {"name": "token_bucket", "action": "drop"},
+        "policy": {"name": policy, "action": "drop"},
         "control": {"name": "fixed", "rate": rate},
     });
     if let Some(datagrams) = datagrams {
@@ -108,6 +116,9 @@ mod tests {
         assert!(sections.xdp && sections.others["flowspec"]["import"]["peer"] == json!("r3"));
         let (services, _) = router(&of(Control::Naive), RoadHost::R0, None);
         assert_eq!(services["s0"]["control"]["rate"], json!(100.0));
+        assert_eq!(services["s0"]["policy"]["name"], json!(PUBLISHED));
+        let (services, _) = router(&of(Control::OutOfBand), RoadHost::R2, None);
+        assert_eq!(services["s0"]["policy"]["name"], json!(DEFAULT));
     }
 
     #[test]

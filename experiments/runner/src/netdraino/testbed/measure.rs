@@ -52,9 +52,17 @@ impl Seen<'_> {
         if self.setting.udp_mbit > 0.0 {
             all.extend(self.datagrams());
         }
-        if let Some(first) = self.first_limit() {
+        if let Some(first) = self.first(limit) {
             all.push(("first_limit", "s", first));
-            all.extend(self.within(first).map(|seconds| ("within", "s", seconds)));
+            let near = self.within(first, |look| look.arrived, self.setting.s0_rate);
+            all.extend(near.map(|seconds| ("within", "s", seconds)));
+        }
+        let counted = self.looks.iter().all(|look| look.datagrams.is_some());
+        if let Some(first) = self.first(datagram_limit).filter(|_| counted) {
+            all.push(("datagrams_first_limit", "s", first));
+            let came = |look: &Look| look.datagrams.unwrap_or(0.0);
+            let near = self.within(first, came, self.setting.s0_datagrams);
+            all.extend(near.map(|seconds| ("datagrams_within", "s", seconds)));
         }
         all
     }
@@ -149,19 +157,19 @@ impl Seen<'_> {
         (0..routers).filter(had).count() + self.fixed_rules
     }
 
-    /// When a router had a limit first, in seconds since the load began.
-    fn first_limit(&self) -> Option<f64> {
+    /// When a router had such a limit first, in seconds since the load began.
+    fn first(&self, limit: fn(&Look) -> Option<f64>) -> Option<f64> {
         let look = self.looks.iter().find(|look| limit(look).is_some())?;
         Some(self.time_of(look))
     }
 
     /// Seconds after that until what arrives at S0 is at k times its rate.
-    fn within(&self, first: f64) -> Option<f64> {
-        let bound = NEAR * K * self.setting.s0_rate;
+    fn within(&self, first: f64, came: fn(&Look) -> f64, rate: f64) -> Option<f64> {
+        let bound = NEAR * K * rate;
         let last = (self.span.to - first) as usize;
         let arrived = |second: usize| {
             let from = first + second as f64;
-            self.between(|look| look.arrived, from, from + NEAR_SECONDS as f64)
+            self.between(came, from, from + NEAR_SECONDS as f64)
         };
         let near =
             (0..(last + 1).saturating_sub(NEAR_SECONDS)).find(|second| arrived(*second) <= bound);
@@ -227,6 +235,11 @@ fn is_limited(router: &RouterLook) -> bool {
     router.limit.is_some() || router.datagram_limit.is_some()
 }
 
+/// The tightest limit on datagrams that a router has.
+fn datagram_limit(look: &Look) -> Option<f64> {
+    look.routers.iter().filter_map(|router| router.datagram_limit).reduce(f64::min)
+}
+
 /// The tightest limit on SYNs that a router has.
 fn limit(look: &Look) -> Option<f64> {
     look.routers.iter().filter_map(|router| router.limit).reduce(f64::min)
@@ -258,7 +271,7 @@ mod tests {
             };
             let at_s = (STARTED + second as u64) as f64;
             let routers = vec![RouterLook::default(), router];
-            all.push(Look { at_s, arrived: sum, refused: 0.0, routers });
+            all.push(Look { at_s, arrived: sum, routers, ..Look::default() });
             sum += arrived.get(second).copied().unwrap_or(0.0);
         }
         all
@@ -286,6 +299,26 @@ mod tests {
         assert_eq!(within(&[0.0, 132.0, 132.0, 132.0]), Some(0.0));
         assert_eq!(within(&[0.0, 500.0, 200.0, 132.0, 130.0, 132.0]), Some(2.0));
         assert_eq!(within(&[0.0, 500.0, 200.0, 132.0, 132.0, 133.0]), None);
+    }
+
+    /// S0 takes 50 a second, so 66 counts as near; and what no hook counts is not measured.
+    #[test]
+    fn datagrams_have_a_time_of_their_own() {
+        let mut all = looks(&[0.0; 6], 9);
+        let came = [0.0, 500.0, 500.0, 66.0, 66.0, 66.0];
+        let mut sum = 0.0;
+        for (second, look) in all.iter_mut().enumerate() {
+            look.datagrams = Some(sum);
+            sum += came.get(second).copied().unwrap_or(0.0);
+            look.routers[1].datagram_limit = (second >= 1).then_some(50.0);
+        }
+        let of = |all: &[Look], name: &str| {
+            with(all, <(Mark, Mark)>::default(), |seen| value(&seen.metrics(), name))
+        };
+        assert_eq!(of(&all, "datagrams_first_limit"), Some(1.0));
+        assert_eq!(of(&all, "datagrams_within"), Some(2.0));
+        all[4].datagrams = None;
+        assert_eq!(of(&all, "datagrams_within"), None);
     }
 
     #[test]

@@ -71,6 +71,8 @@ pub(super) struct Look {
     pub(super) arrived: f64,
     /// Those of them that its hook refused.
     pub(super) refused: f64,
+    /// Datagrams that came to S0 so far, where its hook counts them.
+    pub(super) datagrams: Option<f64>,
     /// In the order of the daemons.
     pub(super) routers: Vec<RouterLook>,
 }
@@ -205,7 +207,10 @@ impl Stand {
             refused = seen.server_refused;
             routers.push(of_published(&seen));
         }
-        Ok(Look { at_s: f64::midpoint(asked, answered), arrived, refused, routers })
+        let datagrams =
+            status.pointer("/services/0/totals/datagrams/offered").and_then(Value::as_f64);
+        let at_s = f64::midpoint(asked, answered);
+        Ok(Look { at_s, arrived, refused, datagrams, routers })
     }
 
     /// Runs something while looking.

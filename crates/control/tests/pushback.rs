@@ -177,7 +177,7 @@ fn of_two_owners_both_have_to_limit() {
     router.inbound.follow(&[grant("b1"), grant("b2")], vec![service]);
     router.inbound.session("b2", Some((7, 1)));
     let flow = [Some(Flow { offered: 20, passed: 15, refused: 5, ..Flow::default() })];
-    let mut tick = |router: &mut Router| {
+    let tick = |router: &mut Router| {
         router.now += TICK;
         router.inbound.tick(router.now, TICK, &flow)[0]
     };

@@ -136,7 +136,8 @@ impl NetdrainoSpec {
 
     /// The rate of a class; none: not limited.
     pub(super) fn rate(&self, class: usize) -> Option<f64> {
-        let (server, of) = (class / 2, if class % 2 == 0 { self.rates.0 } else { self.rates.1 });
+        let (server, of) =
+            (class / 2, if class.is_multiple_of(2) { self.rates.0 } else { self.rates.1 });
         (server < self.overloaded as usize).then(|| of / f64::from(self.overloaded))
     }
 

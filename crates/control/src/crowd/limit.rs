@@ -48,8 +48,9 @@ const BURST_S: f64 = 0.25;
 /// What begins is what completes, within this share: nothing piles up, and nothing drains. What is in flight beyond the
 /// target then is held, by slow readers or long polls, and says nothing of what the bottleneck carries.
 const STEADY: f64 = 0.15;
-/// Time constant of what comes, and the share of what is there from which on it is no crowd.
-const CAME_S: f64 = 3.0;
+/// Time constant of what comes, and the share of what is there from which on it is no crowd. A longer one keeps the limit after the
+/// crowd: from five times the usual it has to fall far.
+const CAME_S: f64 = 1.5;
 const FITS: f64 = 0.85;
 /// It fits, or nobody was refused, for so long: the crowd is over. At least, and at most.
 const QUIET_S: (f64, f64) = (4.0, 64.0);

@@ -28,8 +28,9 @@ const FADE_S: f64 = 20.0;
 const CROWDED: f64 = 0.6;
 /// Where the middle may lie.
 const MIDDLE: (f64, f64) = (0.35, 0.5);
-/// Slow for certain: so many seconds with the whole share above the middle.
-const ENOUGH_S: f64 = 2.0;
+/// Slow for certain: so many seconds with the whole share above the middle. With two, brown-outs of a few seconds on links that the
+/// load nearly fills are crowds; with five, crowds that come slowly are found late.
+const ENOUGH_S: f64 = 4.0;
 /// With fewer exchanges in a tick its share counts less.
 const SAMPLES: f64 = 4.0;
 /// Slow without a crowd for so long: then it is usual, and is learned.
@@ -323,7 +324,7 @@ mod tests {
     #[test]
     fn a_median_that_has_doubled_is_found_within_seconds_and_less_is_not() {
         // (buckets above the median, half seconds until it is certain)
-        for (steps, most) in [(4, Some(8)), (3, Some(8)), (2, None), (1, None), (0, None)] {
+        for (steps, most) in [(4, Some(14)), (3, Some(14)), (2, None), (1, None), (0, None)] {
             let found = after(&mut learned(), 60, &[took(2, 30 + steps, 15)]);
             match most {
                 Some(most) => assert!(found.is_some_and(|n| n <= most), "{steps}: {found:?}"),
@@ -359,7 +360,7 @@ mod tests {
                 slow.is_certain()
             })
         };
-        assert!(hang(50.0).is_some_and(|n| n <= 8));
+        assert!(hang(50.0).is_some_and(|n| n <= 14));
         assert_eq!(hang(0.0), None, "nobody is there");
     }
 

@@ -184,6 +184,11 @@ fn ends(until: Option<Nanos>, came: Nanos, seconds: u64) -> bool {
     late.is_some_and(|late| (Nanos::from_millis(500)..=Nanos::from_millis(900)).contains(&late))
 }
 
+fn datagrams_end(world: &World, came: Nanos, seconds: u64) -> bool {
+    let memory = world.memory.lock().unwrap();
+    ends(memory.written.last().unwrap().services[0].datagrams.unwrap().until, came, seconds)
+}
+
 #[test]
 fn a_limit_counts_at_a_congested_router_and_not_at_another() {
     let mut world = World::new(ROUTER);
@@ -328,9 +333,7 @@ fn a_congested_router_tells_of_datagrams_and_limits_them() {
     let rate = Some(Rate::per_second(300.0));
     assert_eq!((limit.unit, limit.rate, limit.peer.as_str()), (Unit::Datagrams, rate, "b1"));
     assert_eq!(written(&world), (vec![rate, None], false), "and no limit on connections");
-    let until =
-        world.memory.lock().unwrap().written.last().unwrap().services[0].datagrams.unwrap().until;
-    assert!(ends(until, at, 10), "{until:?}");
+    assert!(datagrams_end(&world, at, 10));
     // What is refused would have filled the link.
     for n in 0..60 {
         if n % 10 == 0 {

@@ -44,7 +44,7 @@ TG_INLINE tg_u32 tg_lease_strength(tg_u64 heartbeat_ns, tg_u64 now_ns)
 
 /*
  * The time at which a limit ends that somebody else gave, as its daemon said before it died:
- * in units of 2^20 ns, modulo 2^32 of them; 0: it has none. It lies at most seconds ahead.
+ * in units of 2^20 ns, modulo 2^32 of them; 0: it has none. It lies at most minutes ahead.
  */
 #define TG_LEASE_UNTIL_SHIFT 20
 

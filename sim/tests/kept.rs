@@ -11,6 +11,8 @@ use tidegate_sim::traffic::{Course, run};
 use tidegate_sim::world::Phase;
 use tidegate_units::Nanos;
 
+/// None of them designed a controller.
+const SEEDS: std::ops::RangeInclusive<u64> = 341..=344;
 const ACTIONS: [Action; 2] = [Action::Drop, Action::Reject];
 
 fn cell(name: &str) -> Cell {
@@ -40,7 +42,7 @@ fn beside(
     let cell = cell(name);
     let sessions = capacity / f64::from(cell.session.requests);
     let loads = load(&[(0.5 * sessions, 20.0), (times * sessions, 30.0), (0.5 * sessions, 20.0)]);
-    let mut world = cell.world(loads, variant, 5);
+    let mut world = cell.world(loads, variant, *SEEDS.end());
     world.streams.extend(others);
     run(world).expect("a sound world").remove(0)
 }
@@ -55,7 +57,7 @@ fn middle(course: &Course) -> (f64, f64) {
 #[test]
 fn beside_connections_that_stay_nobody_is_refused() {
     for row in table().into_iter().filter(|row| row.name.starts_with("kept-")) {
-        for seed in 1..=4 {
+        for seed in SEEDS {
             let bare = run(row.world(None, seed)).expect(row.name).remove(0);
             for action in ACTIONS {
                 let course = run(row.world(Some(action), seed)).expect(row.name).remove(0);
@@ -75,7 +77,7 @@ fn beside_connections_that_stay_nobody_is_refused() {
 /// A crowd comes and goes beside them. Its alarm ends with it, although they stay.
 #[test]
 fn the_alarm_of_a_crowd_ends_beside_them() {
-    for seed in 1..=3 {
+    for seed in SEEDS {
         for action in ACTIONS {
             let loads = [(150.0, 20.0), (1000.0, 5.0), (150.0, 10.0), (150.0, 30.0)];
             let mut world = cell("event-clear-1x0").world(load(&loads), Some(action), seed);

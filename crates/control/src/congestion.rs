@@ -46,10 +46,8 @@ pub fn spec() -> CongestionSpec {
 pub struct Arrivals {
     /// That passed.
     pub passed: u64,
-    /// That remote limits refused.
+    /// First attempts that remote limits refused: a client that sends its SYN again is counted already.
     pub refused: u64,
-    /// SYNs among all these that were sent again: the client is counted already.
-    pub repeated: u64,
     /// Bytes of datagrams that remote limits refused: they would have crossed the link.
     pub refused_bytes: u64,
 }
@@ -170,7 +168,6 @@ impl LinkWatch {
             sum.dropped = sum.dropped.saturating_add(tick.link.dropped);
             arrivals.passed += tick.arrivals.passed;
             arrivals.refused += tick.arrivals.refused;
-            arrivals.repeated += tick.arrivals.repeated;
             arrivals.refused_bytes += tick.arrivals.refused_bytes;
         }
         // A refused connection would have carried what one that passes carries: its SYN alone would be
@@ -179,8 +176,7 @@ impl LinkWatch {
             0 => SYN_BYTES,
             passed => (sum.sent_bytes as f64 / passed as f64).max(SYN_BYTES),
         };
-        let turned_away = arrivals.refused.saturating_sub(arrivals.repeated);
-        let connections = (each * turned_away as f64) as u64;
+        let connections = (each * arrivals.refused as f64) as u64;
         sum.refused_bytes = connections.saturating_add(arrivals.refused_bytes);
         sum
     }
@@ -367,25 +363,6 @@ mod tests {
         assert!(matches!(ended[..], [Turn::Ended(lasted)] if lasted > Nanos::from_secs(10)));
         assert_eq!(link.ticks(20, 24, (5, 50.0), (10, 0)), [Turn::Began]);
         assert_eq!(link.watch.episodes(), 2);
-    }
-
-    /// A client that is refused sends its SYN again and again: it would have crossed the link once.
-    #[test]
-    fn copies_of_refused_syns_hold_no_congestion() {
-        let mut link = Link::new();
-        assert_eq!(link.ticks(10, 24, (5, 50.0), (10, 0)), [Turn::Began]);
-        link.seen.queue = None;
-        // Others have 5 of the 12 packets of a tick. Ten clients come, five are refused, each in five SYNs.
-        let mut tick = |repeated| {
-            (link.now, link.seen.sent_bytes) =
-                (link.now + link.tick, link.seen.sent_bytes + 12_000);
-            link.seen.sent_packets += 12;
-            let refused = 4 + repeated;
-            let arrivals = Arrivals { passed: 6, refused, repeated, refused_bytes: 0 };
-            link.watch.tick(link.now, &link.seen, arrivals)
-        };
-        let ended: Vec<Turn> = (0..40).filter_map(|_| tick(16)).collect();
-        assert!(matches!(ended[..], [Turn::Ended(_)]), "20 of 25 packets in a tick: {ended:?}");
     }
 
     /// The same of datagrams: of these it is known how many bytes they had.

@@ -31,6 +31,7 @@ pub mod kernel;
 mod kill_switch;
 mod lately;
 mod levels;
+mod limited;
 mod links;
 mod lock;
 mod log;

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use tidegate_api::protocol::Handover;
 use tidegate_config::{Config, ControlledResource, Intent, Refusal, ServiceConfig};
 use tidegate_control::Mode as ControlMode;
+use tidegate_control::fleet::INHERIT;
 use tidegate_model::Mode;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::record::{By, What};
@@ -60,10 +61,6 @@ const COUNT_EVERY: Nanos = Nanos::from_millis(500);
 const SOURCES_EVERY: Nanos = Nanos::SECOND;
 /// See [`SOURCES_EVERY`].
 const SOURCES_URGENT: Nanos = Nanos::from_millis(250);
-/// How long limits of a predecessor, or those that were adopted after a crash, are kept while a new
-/// controller does not shed yet: it needs a while to see what its predecessor saw.
-const INHERIT: Nanos = Nanos::from_secs(3);
-
 /// What an owner is made of.
 pub struct Parts {
     /// Its time.

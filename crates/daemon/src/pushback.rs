@@ -155,12 +155,14 @@ impl Pushback {
         for given in &mut self.given {
             let counts = sensed.get(given.index).and_then(|s| s.signals.balance.counts);
             let arrived = match given.unit {
-                Unit::Connections => {
-                    counts.map(|counts| counts.value.offered.saturating_sub(counts.value.repeated))
-                }
+                Unit::Connections => counts.map(|counts| {
+                    let of = counts.value;
+                    (of.offered, of.offered.saturating_sub(of.repeated))
+                }),
                 Unit::Requests => None,
                 Unit::Datagrams => {
-                    datagrams.get(given.index).copied().flatten().map(|flow| flow.offered)
+                    let flow = datagrams.get(given.index).copied().flatten();
+                    flow.map(|flow| (flow.offered, flow.offered))
                 }
             };
             let own = own(given.index).map(|own| given.takes.or(own));

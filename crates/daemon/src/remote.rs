@@ -8,6 +8,7 @@ use crate::controllers;
 use crate::datagrams::Datagrams;
 use crate::flowspec::Flowspec;
 use crate::given::{self, Given};
+use crate::limited::Limited;
 use crate::links::Links;
 use crate::plane::{Said, Senses};
 use crate::pushback::Pushback;
@@ -19,7 +20,7 @@ use tidegate_bpf::HostMarks;
 use tidegate_config::{Config, ServiceConfig};
 use tidegate_control::congestion::Arrivals;
 use tidegate_control::fleet::remote::{
-    Flow, Grant, InForce, Inbound, PUSHBACK, Protected, PushbackSpec,
+    DATAGRAMS_AT_ONCE, Flow, Grant, InForce, Inbound, PUSHBACK, Protected, PushbackSpec,
 };
 use tidegate_model::Listen;
 use tidegate_model::limits::{DatagramLimit, ServiceLimits};
@@ -31,8 +32,7 @@ use tidegate_peer::table::Ended;
 use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
 
-/// Of a limit on datagrams so much passes at once; and what a bucket of the kernel can be.
-const AT_ONCE: Nanos = Nanos::from_millis(50);
+/// What a bucket of the kernel can be.
 const BURST_MAX: f64 = 1e6;
 
 /// The kernel ends a limit so much later than the daemon, which lives as a rule and then writes the service's own limits: they
@@ -51,6 +51,7 @@ pub(crate) struct Remote {
     datagrams_in_force: Vec<Option<InForce>>,
     requests: RemoteRequests,
     counted: Datagrams,
+    limited: Limited,
     turns: Vec<What>,
     /// Services whose remote limit was the tighter one in the round before.
     binds: BTreeSet<usize>,
@@ -71,6 +72,7 @@ impl Default for Remote {
             datagrams_in_force: Vec::new(),
             requests: RemoteRequests::default(),
             counted: Datagrams::default(),
+            limited: Limited::default(),
             turns: Vec::new(),
             binds: BTreeSet::new(),
             given: Vec::new(),
@@ -155,6 +157,7 @@ impl Remote {
         let decided = self.inbound.tick(now, period, &flows);
         log(config, (&self.in_force, &decided), Unit::Connections);
         self.in_force = decided;
+        self.turns.extend(self.limited.turns(now, config, (&flows, &self.in_force)));
         let decided = self.datagrams.tick(now, period, &came.flows);
         log(config, (&self.datagrams_in_force, &decided), Unit::Datagrams);
         self.datagrams_in_force = decided;
@@ -279,6 +282,8 @@ impl Remote {
             if limits.rate.is_some_and(|rate| rate <= remote.rate) {
                 continue;
             }
+            // The end of a plain limit opens the whole service: not where something else limits it.
+            let ends = remote.ends.filter(|_| is_free(limits));
             // Its sender counts what arrives, and its own stack or limit may drop SYNs in silence.
             limits.copies = true;
             self.binds.insert(index);
@@ -288,7 +293,7 @@ impl Remote {
             let joined = ServiceLimits {
                 rate: Some(remote.rate),
                 burst: remote.burst,
-                until: remote.until.map(|end| end + SLACK),
+                until: remote.until.or(ends).map(|end| end + SLACK),
                 loss: if shares { remote.loss } else { limits.loss },
                 why: tidegate_model::limits::Why { text, ..why },
                 ..std::mem::take(limits)
@@ -361,6 +366,12 @@ impl Remote {
     }
 }
 
+/// Nothing but a remote limit would refuse a SYN.
+fn is_free(own: &ServiceLimits) -> bool {
+    let none = (own.rate, own.waiting_max, own.source_max) == (None, None, None);
+    none && own.accept_queue_max_q10 == 0
+}
+
 /// Others refuse as well: what the rate leaves out of so many is the most that it can have refused.
 pub(crate) fn left_out(offered: u64, rate: Option<Rate>, period: Nanos) -> u64 {
     let fits = rate.map_or(0.0, |rate| rate.get() * period.as_secs_f64());
@@ -371,15 +382,14 @@ pub(crate) fn left_out(offered: u64, rate: Option<Rate>, period: Nanos) -> u64 {
 fn arrivals(flows: &[Option<Flow>]) -> Arrivals {
     flows.iter().flatten().fold(Arrivals::default(), |sum, flow| Arrivals {
         passed: sum.passed.saturating_add(flow.passed),
-        refused: sum.refused.saturating_add(if flow.shadow { 0 } else { flow.refused }),
-        repeated: sum.repeated.saturating_add(if flow.shadow { 0 } else { flow.repeated }),
+        refused: sum.refused.saturating_add(flow.turned_away()),
         ..sum
     })
 }
 
 /// Senders of datagrams send several at once: so many of a limit, more for a higher one.
 fn datagrams_at_once(limit: InForce) -> u32 {
-    let at_once = limit.rate.get() * AT_ONCE.as_secs_f64();
+    let at_once = limit.rate.get() * DATAGRAMS_AT_ONCE.as_secs_f64();
     limit.burst.max(at_once.ceil().min(BURST_MAX) as u32).max(1)
 }
 

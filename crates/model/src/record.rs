@@ -254,6 +254,24 @@ pub enum What {
         /// How long it was.
         lasted: Nanos,
     },
+    /// A peer limits new connections to a service.
+    ConnectionsLimited {
+        /// Name of the service.
+        service: String,
+        /// Connections per second that pass.
+        rate: f64,
+    },
+    /// And not any more.
+    ConnectionsUnlimited {
+        /// Name of the service.
+        service: String,
+        /// How long it was.
+        lasted: Nanos,
+        /// SYNs that came.
+        offered: u64,
+        /// Of these refused because of the limit; in shadow what would have been.
+        refused: u64,
+    },
     /// A peer limits datagrams to a service.
     DatagramsLimited {
         /// Name of the service.
@@ -602,6 +620,8 @@ impl What {
             Self::SheddingBegan(began) => Some(&began.episode.service),
             Self::SheddingEnded(ended) => Some(&ended.episode.service),
             Self::Mode { service, .. }
+            | Self::ConnectionsLimited { service, .. }
+            | Self::ConnectionsUnlimited { service, .. }
             | Self::DatagramsLimited { service, .. }
             | Self::DatagramsUnlimited { service, .. }
             | Self::RouteAnnounced { service, .. }

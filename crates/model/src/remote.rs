@@ -13,10 +13,10 @@ use tidegate_units::{Nanos, Rate, Share};
 
 /// Longest validity of a remote limit.
 pub const REMOTE_VALIDITY_MAX: Nanos = Nanos::from_secs(10);
-/// A limit of a congested router holds for so long as it was told, and then relaxes in so many steps of that length; all together is
+/// How long a limit for a congested router holds as it was told. Then it relaxes in [`PUSHED_STEPS`] steps of that length; all together is
 /// [`REMOTE_VALIDITY_MAX`].
 pub const PUSHED_HOLD: Nanos = Nanos::from_secs(2);
-/// See [`PUSHED_HOLD`].
+/// In how many steps it relaxes.
 pub const PUSHED_STEPS: u32 = 4;
 /// Longest gap between two admissions that a remote limit may ask for.
 pub const REMOTE_GAP_MAX: Nanos = Nanos::from_secs(1);

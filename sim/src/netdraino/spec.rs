@@ -43,7 +43,7 @@ pub struct NetdrainoSpec {
     pub clients: u32,
     /// TCP connections of a client to S0, and to each other server.
     pub connections: (u32, u32),
-    /// So many servers, S0 among them, divide what S0 alone has otherwise: load, and limits.
+    /// How many servers are overloaded: S0, and others of which each then has the same part of S0's load and limits.
     pub overloaded: u32,
     /// UDP of a client to S0, and to each other server, packets per second.
     pub udp: (f64, f64),

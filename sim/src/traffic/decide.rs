@@ -7,14 +7,12 @@ use super::{Happening, World};
 use crate::APPLY_DELAY;
 use crate::signals::{accept_queue, add_totals};
 use crate::world::report::{Observer, Trace};
+use tidegate_control::fleet::INHERIT;
 use tidegate_control::{Controller, Mode};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::{Reading, Signals};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_units::{Nanos, Share};
-
-/// For so long a new daemon keeps the limits in force until its controllers shed, as in the product.
-const INHERIT: Nanos = Nanos::from_secs(3);
 
 /// Who decides, and whether it is executed.
 type Deciding = (Box<dyn Controller>, Mode);

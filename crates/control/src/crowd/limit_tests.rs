@@ -21,6 +21,8 @@ struct Plant {
     stays: f64,
     /// Share of the connections that are seen: with less it is a flood.
     seen: f64,
+    /// SYNs a second of clients that were refused before, and are again.
+    repeated: f64,
     rates: Vec<f64>,
 }
 
@@ -38,6 +40,7 @@ impl Plant {
             clients: 0.0,
             stays: 0.0,
             seen: 1.0,
+            repeated: 0.0,
             rates,
         }
     }
@@ -57,7 +60,7 @@ impl Plant {
                 completed: self.seen * completed,
                 came: 0.5 * (self.seen * self.clients + all - passed),
                 in_flight: if self.deaf { 500.0 } else { self.seen * self.in_flight + self.stays },
-                refused: 0.5 * (all - passed),
+                refused: 0.5 * (all - passed + self.repeated),
                 tokens: if limited { 0.5 * passed } else { 0.0 },
                 connected: 0.5 * self.seen * self.clients,
                 started: 0.5 * self.seen * self.clients,
@@ -111,6 +114,17 @@ fn it_is_over_when_nobody_is_refused_and_comes_back_more_slowly() {
     assert!(plant.run(20, 200.0, true));
     assert!(plant.run(6, 20.0, false), "soon again: the end takes longer");
     assert!(!plant.run(8, 20.0, false));
+}
+
+/// Clients of the crowd still come back and are refused: what comes for the first time says that it is over, once it is little on average.
+#[test]
+fn it_is_over_within_eight_seconds_although_clients_come_back() {
+    let mut plant = Plant::new();
+    plant.run(20, 30.0, false);
+    assert!(plant.run(30, 200.0, true));
+    plant.repeated = 30.0;
+    assert!(plant.run(6, 20.0, false), "a moment is no end");
+    assert!(!plant.run(2, 20.0, false));
 }
 
 /// A link drops what does not fit its queue: fewer are in flight then, but not next to none.

@@ -28,8 +28,8 @@ const FADE_S: f64 = 20.0;
 const CROWDED: f64 = 0.6;
 /// Where the middle may lie.
 const MIDDLE: (f64, f64) = (0.35, 0.5);
-/// Slow for certain: so many seconds with the whole share above the middle. With two, brown-outs of a few seconds on links that the
-/// load nearly fills are crowds; with five, crowds that come slowly are found late.
+/// Slow for certain: so many seconds, each by how far its share is above the middle. That is six seconds where all exchanges are slow. With
+/// half as much, brown-outs of a few seconds on links that the load nearly fills are crowds; with five, crowds that come slowly are found late.
 const ENOUGH_S: f64 = 4.0;
 /// With fewer exchanges in a tick its share counts less.
 const SAMPLES: f64 = 4.0;
@@ -327,7 +327,9 @@ mod tests {
         for (steps, most) in [(4, Some(14)), (3, Some(14)), (2, None), (1, None), (0, None)] {
             let found = after(&mut learned(), 60, &[took(2, 30 + steps, 15)]);
             match most {
-                Some(most) => assert!(found.is_some_and(|n| n <= most), "{steps}: {found:?}"),
+                Some(most) => {
+                    assert!(found.is_some_and(|n| (11..=most).contains(&n)), "{steps}: {found:?}");
+                }
                 None => assert_eq!(found, None, "{steps}"),
             }
         }
@@ -343,7 +345,7 @@ mod tests {
     #[test]
     fn a_moment_is_no_crowd() {
         let mut slow = learned();
-        assert_eq!(after(&mut slow, 2, &[took(2, 50, 15)]), None, "two seconds");
+        assert_eq!(after(&mut slow, 5, &[took(2, 50, 15)]), None, "five seconds");
         assert_eq!(after(&mut slow, 60, &[took(2, 30, 15)]), None);
         assert!(!slow.is_slow());
     }
@@ -360,7 +362,7 @@ mod tests {
                 slow.is_certain()
             })
         };
-        assert!(hang(50.0).is_some_and(|n| n <= 14));
+        assert!(hang(50.0).is_some_and(|n| (11..=14).contains(&n)));
         assert_eq!(hang(0.0), None, "nobody is there");
     }
 

@@ -24,6 +24,12 @@ pub mod remote;
 mod split;
 mod steering;
 
+use tidegate_units::Nanos;
+
+/// How long limits of a predecessor, or those that were adopted after a crash, are kept while a new
+/// controller does not shed yet: it needs a while to see what its predecessor saw.
+pub const INHERIT: Nanos = Nanos::from_secs(3);
+
 pub use self::backends::Backends;
 pub use self::bounds::{Bounds, Operator, no_tighter};
 pub use self::clamp::{Basis, Clamp, INTERVAL, RELEASE_AFTER};

@@ -10,7 +10,8 @@ use world::{CAPACITY, World};
 
 /// What the sum of all limits may be, of what the server carries: the mean of any ten seconds.
 const MOST: f64 = 1.1;
-const SEEDS: [u64; 4] = [1, 2, 3, 4];
+/// None of them designed a controller.
+const SEEDS: [u64; 4] = [341, 342, 343, 344];
 
 /// All of them learn what is usual.
 fn calm(usual: &[f64], seed: u64) -> World {
@@ -193,7 +194,10 @@ fn a_daemon_that_starts_again_goes_on_with_its_part() {
         let sums = world.run(30);
         assert_divided(&sums[2..], &format!("seed {seed}"));
         let after = world.means(20);
-        assert!((after[1] / before[1] - 1.0).abs() < 0.35, "{seed}: {before:.1?}, {after:.1?}");
+        // What both have together still changes: the crowd before drains.
+        let part = |means: &[f64]| means[1] / means.iter().sum::<f64>();
+        let moved = (part(&after) - part(&before)).abs();
+        assert!(moved < 0.1, "{seed}: {before:.1?}, {after:.1?}");
     }
 }
 

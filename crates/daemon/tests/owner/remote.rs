@@ -3,7 +3,9 @@
 
 use super::world::*;
 use std::sync::Arc;
+use tidegate_api::protocol::Reply;
 use tidegate_daemon::plane::Heard;
+use tidegate_model::record::What;
 use tidegate_model::remote::{Arrived, Hits, ReceivedLimit, RemoteLimit, Restriction, Unit};
 use tidegate_model::snapshot::{RemoteState, Snapshot};
 use tidegate_units::{Nanos, Rate};
@@ -90,6 +92,13 @@ fn the_tighter_limit_holds_and_says_whose_it_is() {
     world.clock.advance(Nanos::from_secs(4));
     assert!(remote(&world.tick(Some(0)), 0).rate.is_none());
     assert_eq!(written(&world), [None, None]);
+    let Reply::History { events, .. } = world.owner.history() else { panic!() };
+    let told = events.iter().filter_map(|event| match &event.what {
+        What::ConnectionsLimited { rate, .. } => Some((*rate, 0)),
+        What::ConnectionsUnlimited { offered, .. } => Some((0.0, *offered)),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(40.0, 0), (0.0, 100)], "one begin, one end");
 }
 
 #[test]

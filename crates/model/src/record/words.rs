@@ -39,7 +39,10 @@ impl What {
             Self::CongestionEnded { interface, lasted } => {
                 format!("{interface}: congestion ended after {lasted}")
             }
-            Self::DatagramsLimited { .. } | Self::DatagramsUnlimited { .. } => self.of_datagrams(),
+            Self::ConnectionsLimited { .. }
+            | Self::ConnectionsUnlimited { .. }
+            | Self::DatagramsLimited { .. }
+            | Self::DatagramsUnlimited { .. } => self.of_remote_limits(),
             Self::CrowdBegan { .. }
             | Self::CrowdEnded { .. }
             | Self::CrowdLimited { .. }
@@ -71,9 +74,18 @@ impl What {
         }
     }
 
-    /// Limits on datagrams; else nothing.
-    fn of_datagrams(&self) -> String {
+    /// Limits of peers; else nothing.
+    fn of_remote_limits(&self) -> String {
         match self {
+            Self::ConnectionsLimited { service, rate } => {
+                format!("{service}: a peer limits connections to {rate:.1}/s")
+            }
+            Self::ConnectionsUnlimited { service, lasted, offered, refused } => {
+                format!(
+                    "{service}: no peer limits connections any more, after {lasted}: {offered} SYNs came, {refused} \
+                     refused"
+                )
+            }
             Self::DatagramsLimited { service, rate } => {
                 format!("{service}: a peer limits datagrams to {rate:.1}/s")
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Mean over runs, its 95 % interval, and straight lines through points.
+//! Mean over runs, its 95 % interval, that of a count, and straight lines through points.
 
 /// Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
 const T95: [f64; 30] = [
@@ -25,6 +25,30 @@ pub fn mean_ci95(values: &[f64]) -> (f64, Option<f64>) {
     let deviation = (squares / (n - 1) as f64).sqrt();
     let t = T95.get(n - 2).copied().unwrap_or(T95_MANY);
     (mean, Some(t * deviation / (n as f64).sqrt()))
+}
+
+/// The exact 95 % interval of the mean of a Poisson count (Garwood 1936): with less than the lower end so many are seen in one of 40
+/// cases, with more than the upper end so few.
+#[must_use]
+pub fn poisson_95(count: f64) -> (f64, f64) {
+    // Up to so many, where this is the mean.
+    let up_to = |most: f64, mean: f64| {
+        let one = |n: f64| libm::exp(n * libm::log(mean) - mean - libm::lgamma(n + 1.0));
+        (0..=most as u64).map(|n| one(n as f64)).sum::<f64>()
+    };
+    let mean = |is_below: &dyn Fn(f64) -> bool| {
+        let (mut low, mut high) = (0.0, 2.0 * count + 20.0);
+        for _ in 0..60 {
+            let middle = f64::midpoint(low, high);
+            if is_below(middle) { low = middle } else { high = middle }
+        }
+        low
+    };
+    let least = match count {
+        count if count < 1.0 => 0.0,
+        count => mean(&|mean| 1.0 - up_to(count - 1.0, mean) < 0.025),
+    };
+    (least, mean(&|mean| up_to(count, mean) > 0.025))
 }
 
 /// Share of the variance that a straight line explains (R²); 1 for values that are all equal.
@@ -54,6 +78,19 @@ mod tests {
         // 31 runs have 30 degrees of freedom, 32 are beyond the table
         let many: Vec<f64> = (0..32).map(f64::from).collect();
         assert!(mean_ci95(&many).1 < mean_ci95(&many[..31]).1.map(|w| w * 1.1));
+    }
+
+    /// Against a table of the chi-squared distribution.
+    #[test]
+    fn the_interval_of_a_count_is_exact() {
+        for (count, least, most) in
+            [(0.0, 0.0, 3.689), (1.0, 0.025, 5.572), (8.0, 3.454, 15.763), (100.0, 81.364, 121.627)]
+        {
+            let seen = poisson_95(count);
+            assert!((seen.0 - least).abs() < 1e-3 && (seen.1 - most).abs() < 1e-3, "{seen:?}");
+        }
+        let (least, most) = poisson_95(3400.0);
+        assert!(least > 3280.0 && most < 3520.0, "{least} {most}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct Setting {
     pub connections: f64,
     /// To each other server.
     pub connections_each: f64,
-    /// So many servers, S0 among them, divide load and limits of S0.
+    /// How many servers are overloaded: S0, and others of which each then has the same part of S0's load and limits.
     pub overloaded: f64,
     /// UDP of a client to S0, KB/s (table I).
     pub udp: f64,
@@ -162,6 +162,13 @@ impl Setting {
             within(name, value, range)?;
         }
         ensure!(self.udp_to_s0() >= 0.0, "udp to S0 is below 0");
+        let whole = |value: f64| value.fract() == 0.0;
+        ensure!(
+            whole(self.overloaded) && whole(self.connections / self.overloaded),
+            "overloaded servers divide the connections to S0: {} by {}",
+            self.connections,
+            self.overloaded
+        );
         ensure!(
             (self.control == Control::InBand) == self.unsafe_marks_make_limits,
             "in-band lets packets make limits: it needs unsafe_marks_make_limits, and nothing else does"
@@ -240,5 +247,9 @@ mod tests {
         let other = Setting { unsafe_marks_make_limits: true, ..Setting::default() };
         assert!(other.check().is_err());
         assert!(Setting::default().check().is_ok());
+        for (overloaded, is) in [(4.0, true), (3.0, false), (2.5, false)] {
+            let setting = Setting { overloaded, ..Setting::default() };
+            assert_eq!(setting.check().is_ok(), is, "{overloaded}");
+        }
     }
 }

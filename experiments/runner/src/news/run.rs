@@ -7,6 +7,7 @@ use super::setting::{Control, Setting};
 use super::traces::{Data, Source, Trace};
 use crate::abacus::draw;
 use crate::abacus::measure::{Place, Table};
+use crate::abacus::stats::poisson_95;
 use crate::setting::{Changes, Options};
 use crate::survival::{Outcome, Watch};
 use anyhow::{Context, Result, anyhow};
@@ -87,8 +88,16 @@ fn sums(table: &mut Table, scenario: &Scenario, points: &[f64]) {
             runs.iter().sum::<f64>() / runs.len().max(1) as f64
         };
         let sum = |metric| (0..points.len()).map(|index| mean(metric, index)).sum::<f64>();
+        let runs = |index: usize| {
+            let runs = table.runs(&variant, (&scenario.x.name, index), "false_alarms");
+            runs.map_or(0, <[f64]>::len)
+        };
+        let runs = (0..points.len()).map(runs).max().unwrap_or(0).max(1) as f64;
+        let (least, most) = poisson_95((sum("false_alarms") * runs).round());
         let all = [
             ("false_alarms_sum", "alarms", sum("false_alarms")),
+            ("false_alarms_least", "alarms", least / runs),
+            ("false_alarms_most", "alarms", most / runs),
             ("alarms_sum", "alarms", sum("alarms")),
             ("brown_outs_sum", "times", sum("brown_outs")),
             ("real_share", "share", sum("real") / points.len() as f64),

@@ -71,7 +71,9 @@ impl Router {
 pub struct Answer {
     feedback: Feedback,
     routers: Vec<Router>,
+    /// What arrives, and the first attempts among it.
     arrived: Passed,
+    first: Passed,
     floor: Rate,
 }
 
@@ -83,7 +85,8 @@ impl Answer {
         let router = |before: &Option<usize>| Router { before: *before, ..Router::default() };
         let routers = before.iter().map(router).collect();
         let feedback = Feedback::new(before.len(), floor);
-        Self { feedback, routers, arrived: Passed::default(), floor }
+        let (arrived, first) = <(Passed, Passed)>::default();
+        Self { feedback, routers, arrived, first, floor }
     }
 
     /// The hit counters of a router's limit.
@@ -105,31 +108,34 @@ impl Answer {
     }
 
     /// A round: the limits for routers whose notice is not answered yet. `own` is what the service limits
-    /// itself to, `arrived` how many new connections came in this round.
+    /// itself to, `arrived` how many new connections came in this round, and how many of them for the first time.
     pub fn tick(
         &mut self,
         (now, period): (Nanos, Nanos),
         own: Option<Rate>,
-        arrived: Option<u64>,
+        arrived: Option<(u64, u64)>,
     ) -> Vec<Reply> {
-        if let Some(arrived) = arrived.filter(|_| period > Nanos::ZERO) {
+        if let Some((arrived, first)) = arrived.filter(|_| period > Nanos::ZERO) {
             self.arrived.see(period.as_secs_f64(), arrived);
+            self.first.see(period.as_secs_f64(), first);
         }
         self.feedback.tick(now, period, own);
         // As it is sent, in thousandths: no limit is above it.
         let whole = self.feedback.total().map(|whole| whole.as_milli() as f64 / 1e3);
         let whole = whole.map(Rate::per_second);
         let open: Vec<Option<u64>> = self.routers.iter_mut().map(|r| r.open.take()).collect();
-        let Some(arrived) = self.arrived.one_of(1) else { return Vec::new() };
+        let arrived = self.arrived.one_of(1).zip(self.first.one_of(1));
+        let Some((arrived, first)) = arrived else { return Vec::new() };
         let (places, parts) = self.parts(now);
-        // Overloaded: more comes, and would come, than it can take.
+        // Overloaded: more comes, and would come, than it can take. Copies that pass count here: they
+        // take places as well.
         let refused: f64 = parts.iter().map(|part| part.refused.get()).sum();
         let Some(whole) = whole.filter(|whole| arrived.get() + refused > whole.get()) else {
             return Vec::new();
         };
         let counts = |part: &Part| counted(part, whole, arrived);
         let parts: Vec<Part> = parts.iter().map(counts).collect();
-        let limits = TailorSpec { rate: whole, floor: self.floor, k: K }.limits(&parts, arrived);
+        let limits = TailorSpec { rate: whole, floor: self.floor, k: K }.limits(&parts, first);
         let reply = |(router, rate): (usize, Rate)| {
             let notice = open.get(router).copied().flatten()?;
             Some(Reply { router, rate, whole, notice })
@@ -189,7 +195,7 @@ mod tests {
         own: Option<f64>,
         came: u64,
     ) -> Vec<(usize, f64, u64)> {
-        let replies = answer.tick((now, PERIOD), own.map(Rate::per_second), Some(came));
+        let replies = answer.tick((now, PERIOD), own.map(Rate::per_second), Some((came, came)));
         replies.iter().map(|r| (r.router, (r.rate.get() * 10.0).round() / 10.0, r.notice)).collect()
     }
 
@@ -234,6 +240,24 @@ mod tests {
         // Nobody makes it remember more than a host has.
         (0..100).for_each(|n| answer.notice(later, 0, (4, &of(&format!("s{n}"), 1.0))));
         assert_eq!(answer.routers[0].told.len(), SERVICES_MAX);
+    }
+
+    /// A copy that a router let pass is no demand, but it takes a place: with it the server is overloaded.
+    #[test]
+    fn copies_that_pass_make_an_overload_and_no_share() {
+        let mut answer = Answer::new(&[None, None], Rate::per_second(1.0));
+        let now = Nanos::SECOND;
+        for (router, offered) in [(0, 86.0), (1, 29.0)] {
+            answer.notice(now, router, (1, &notice(offered, 0.0)));
+        }
+        // 95 first attempts and 25 copies a second, where it takes 100.
+        let own = Some(Rate::per_second(100.0));
+        let rates: Vec<f64> = answer
+            .tick((now, Nanos::SECOND), own, Some((120, 95)))
+            .iter()
+            .map(|reply| reply.rate.get().round())
+            .collect();
+        assert_eq!(rates, [90.0, 30.0]);
     }
 
     #[test]
@@ -301,7 +325,7 @@ mod tests {
             }
             answer.notice(now, 0, (step + 1, &notice(300.0, 200.0)));
             let own = (step < 10).then_some(Rate::per_second(100.0));
-            let reply = answer.tick((now, PERIOD), own, Some(10)).remove(0);
+            let reply = answer.tick((now, PERIOD), own, Some((10, 10))).remove(0);
             assert!(
                 reply.rate <= reply.whole && reply.rate.get() >= last,
                 "{reply:?} after {last}"

@@ -16,6 +16,10 @@ use tidegate_units::{Nanos, Rate};
 
 /// A limit that is not renewed is gone after so many validities; before, it doubles with each.
 pub const OPENING_STEPS: u64 = 8;
+/// For so long the lease holds the limits of a daemon that has died (`policy/chain/lease.h`).
+const LEASE_HOLDS: Nanos = Nanos::from_secs(3);
+/// See [`Held::ends`].
+const ENDS_STEP: Nanos = Nanos::from_millis(500);
 
 /// What comes and what passes where a limit is enforced, per second; `None`: not known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,10 +86,13 @@ impl Held {
         }
     }
 
-    /// When it is over unless it is renewed.
+    /// When the kernel ends it if nobody is there to renew or to open it: when it would be gone, and not before the lease opens
+    /// what a dead daemon decided. To half a second, since each other time is written anew.
     #[must_use]
     pub fn ends(&self) -> Nanos {
-        self.at + Nanos(self.limit.validity.0.saturating_mul(OPENING_STEPS))
+        let gone = Nanos(self.limit.validity.0.saturating_mul(OPENING_STEPS));
+        let ends = self.at + gone.max(LEASE_HOLDS);
+        Nanos(ends.0 - ends.0 % ENDS_STEP.0)
     }
 
     /// Whether it is over.

@@ -89,6 +89,17 @@ pub struct Flow {
     pub shadow: bool,
 }
 
+impl Flow {
+    /// First attempts that remote limits turned away: of what was refused, no more than first attempts that did not pass.
+    #[must_use]
+    pub fn turned_away(&self) -> u64 {
+        if self.shadow {
+            return 0;
+        }
+        self.offered.saturating_sub(self.repeated).saturating_sub(self.passed).min(self.refused)
+    }
+}
+
 /// What remote limits allow a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct InForce {
@@ -102,8 +113,10 @@ pub struct InForce {
     pub form: Form,
     /// It refuses this priority and lower ones; 0: all.
     pub priority: u8,
-    /// When it is over unless it is given again, also if every daemon has died by then; `None`: with the lease.
+    /// One of a congested router: when it is over unless it is given again, also if every daemon has died by then.
     pub until: Option<Nanos>,
+    /// The same of one that came without a notice. `None` of both: with the lease.
+    pub ends: Option<Nanos>,
 }
 
 impl InForce {
@@ -117,6 +130,7 @@ impl InForce {
             // What one of them does not limit passes.
             priority: self.priority.max(other.priority),
             until: self.until.into_iter().chain(other.until).min(),
+            ends: self.ends.into_iter().chain(other.ends).min(),
         }
     }
 }
@@ -185,9 +199,10 @@ struct Entry {
     refused_total: u64,
     /// While it is staged: what its bucket holds, and what it would have refused.
     bucket: f64,
+    trial: Option<Held>,
     would_refuse: f64,
-    /// Who else may limit one of its services, and has no limit: so this one does not hold there.
-    lacking: Option<String>,
+    /// By service: who else may limit it, and why that one does not yet. So this limit does not hold there.
+    lacking: BTreeMap<usize, String>,
 }
 
 impl Inbound {
@@ -378,12 +393,11 @@ impl Inbound {
         let mut decided: BTreeMap<(usize, String), InForce> = BTreeMap::new();
         let Self { services, entries, congested, .. } = self;
         entries.retain(|_, entry| entry.relax(now, !*congested));
-        entries.values_mut().for_each(|entry| entry.would(now, period, flows));
         for ((peer, _), entry) in entries.iter_mut() {
             if entry.held.as_ref().is_some_and(|held| held.gone(now)) {
                 entry.held = None;
             }
-            for (service, new) in entry.shares(now, services) {
+            for (service, new) in entry.shares((now, period), services, flows) {
                 let held = decided.entry((service, peer.clone())).or_insert(new);
                 if new.rate < held.rate {
                     *held = new;
@@ -391,10 +405,20 @@ impl Inbound {
             }
         }
         let has = |at: usize, owner: &String| decided.get(&(at, owner.clone()));
+        let staged: BTreeSet<(usize, String)> = entries
+            .iter()
+            .filter(|(_, entry)| entry.is_staged(now))
+            .flat_map(|((peer, _), entry)| entry.services.iter().map(|at| (*at, peer.clone())))
+            .collect();
         for ((peer, _), entry) in entries.iter_mut() {
             let own = entry.services.iter().filter(|at| has(**at, peer).is_some());
-            let lacks = |at: &usize| services[*at].owners.iter().find(|of| has(*at, of).is_none());
-            entry.lacking = own.filter_map(lacks).next().cloned();
+            let lacks = |at: &usize| {
+                let other = services.get(*at)?.owners.iter().find(|of| has(*at, of).is_none())?;
+                let is_staged = staged.contains(&(*at, other.clone()));
+                let why = if is_staged { "its limit is only counted yet" } else { "has no limit" };
+                Some((*at, format!("{other} may limit this as well, and {why}")))
+            };
+            entry.lacking = own.filter_map(lacks).collect();
         }
         let of = |(index, service): (usize, &Service)| {
             let each = service.owners.iter().map(|owner| has(index, owner));
@@ -468,7 +492,7 @@ impl Inbound {
         let of_service = self.entries.iter().filter(|(_, entry)| reaches(entry));
         let state = |((peer, scope), entry): (&(String, Scope), &Entry)| RemoteState {
             unit: self.unit,
-            ..entry.state(now, peer, scope)
+            ..entry.state(now, (peer, scope), services)
         };
         of_service.map(state).collect()
     }
@@ -507,6 +531,8 @@ fn reached(services: &[Service], scope: &Scope) -> Vec<usize> {
 
 /// Depth of the bucket for a rate, in admissions: that of a service without one of its own.
 const BURST: u32 = 20;
+/// Of a limit on datagrams so much passes at once, if that is more: senders of datagrams send several at once.
+pub const DATAGRAMS_AT_ONCE: Nanos = Nanos::from_millis(50);
 
 impl Entry {
     const fn new(services: Vec<usize>, now: Nanos) -> Self {
@@ -523,8 +549,9 @@ impl Entry {
             offered_total: 0,
             refused_total: 0,
             bucket: BURST as f64,
+            trial: None,
             would_refuse: 0.0,
-            lacking: None,
+            lacking: BTreeMap::new(),
         }
     }
 
@@ -559,39 +586,62 @@ impl Entry {
         self.offered = self.offered.saturating_add(whole as u64);
     }
 
-    /// What a limit that is only counted would refuse of what came.
-    fn would(&mut self, now: Nanos, period: Nanos, flows: &[Option<Flow>]) {
-        let staged = self.pushed.as_ref().filter(|pushed| pushed.is_staged(now));
-        let Some(held) = self.held.as_ref().filter(|_| staged.is_some()) else { return };
-        let Some(rate) = held.limit().restriction.rate(None) else { return };
-        let came = self.services.iter().filter_map(|at| flows.get(*at).copied().flatten());
-        let came = came.map(|flow| flow.offered as f64).sum::<f64>();
-        let holds = (self.bucket + rate.get() * period.as_secs_f64()).min(f64::from(BURST));
-        self.bucket = (holds - came).max(0.0);
-        self.would_refuse += (came - holds).max(0.0);
+    fn is_staged(&self, now: Nanos) -> bool {
+        let staged = self.pushed.as_ref().is_some_and(|pushed| pushed.is_staged(now));
+        staged && self.held.is_some()
     }
 
-    /// Why it is not in force, for people.
-    fn why(&self, now: Nanos) -> String {
+    /// What a limit that is only counted would refuse of what came, with the clamps that it will have.
+    fn would(
+        &mut self,
+        (now, period): (Nanos, Nanos),
+        (seen, floor): (Seen, Rate),
+        flows: &[Option<Flow>],
+    ) {
+        let Some(limit) = self.held.as_ref().map(|held| held.limit().clone()) else { return };
+        let datagrams = limit.restriction.unit() == Unit::Datagrams;
+        let trial = self.trial.get_or_insert_with(|| Held::new(limit.clone(), now));
+        trial.renew(limit, now);
+        let Some(rate) = trial.tick(now, seen, floor) else { return };
+        // As deep as the daemon's.
+        let deep = if datagrams { rate.get() * DATAGRAMS_AT_ONCE.as_secs_f64() } else { 0.0 };
+        let deep = deep.max(f64::from(BURST));
+        let came = self.services.iter().filter_map(|at| flows.get(*at).copied().flatten());
+        let came = came.map(|flow| flow.offered as f64).sum::<f64>();
+        let holds = self.bucket + rate.get() * period.as_secs_f64();
+        self.would_refuse += (came - holds).max(0.0);
+        self.bucket = (holds - came).clamp(0.0, deep);
+    }
+
+    /// Why it is not in force at any of these services, for people.
+    fn why(&self, now: Nanos, services: &[usize]) -> String {
         let staged = self.pushed.as_ref().and_then(|pushed| pushed.staged_for(now));
-        match (&self.held, staged, &self.lacking) {
-            (None, ..) | (_, None, None) => String::new(),
-            (_, Some(left), _) => {
-                format!(
-                    "for {left} more it is only counted, and would have refused {:.0}",
-                    self.would_refuse
-                )
+        let would = self.would_refuse;
+        match (&self.held, staged) {
+            (None, _) => String::new(),
+            (_, Some(left)) => {
+                format!("for {left} more it is only counted, and would have refused {would:.0}")
             }
-            (_, None, Some(other)) => {
-                format!("it is not in force: {other} may limit this as well, and has no limit")
-            }
+            _ => self
+                .lacks(services)
+                .map_or_else(String::new, |why| format!("it is not in force: {why}")),
         }
     }
 
+    /// Who else keeps it from being in force at all of these services that it is about.
+    fn lacks(&self, services: &[usize]) -> Option<&String> {
+        let about = || self.services.iter().filter(|at| services.contains(at));
+        let nowhere = about().all(|at| self.lacking.contains_key(at));
+        about().find_map(|at| self.lacking.get(at)).filter(|_| nowhere)
+    }
+
     /// What the limit allows each of its services.
-    fn shares(&mut self, now: Nanos, services: &[Service]) -> Vec<(usize, InForce)> {
-        let staged = self.pushed.as_ref().is_some_and(|pushed| pushed.is_staged(now));
-        let Some(held) = self.held.as_mut().filter(|_| !staged) else { return Vec::new() };
+    fn shares(
+        &mut self,
+        (now, period): (Nanos, Nanos),
+        services: &[Service],
+        flows: &[Option<Flow>],
+    ) -> Vec<(usize, InForce)> {
         let of = |at: &usize| services.get(*at).map(|service| (*at, service));
         let own: Vec<(usize, &Service)> = self.services.iter().filter_map(of).collect();
         let sum = |of: fn(&Service) -> Option<Rate>| {
@@ -603,22 +653,30 @@ impl Entry {
             passed: sum(|service| service.passed.one_of(1)),
         };
         let floor: f64 = own.iter().map(|(_, service)| service.of.floor.get()).sum();
-        let Some(rate) = held.tick(now, seen, Rate::per_second(floor)) else { return Vec::new() };
-        let demands: Vec<Option<f64>> =
-            own.iter().map(|(_, service)| service.offered.one_of(1).map(Rate::get)).collect();
+        let floor = Rate::per_second(floor);
+        if self.is_staged(now) {
+            self.would((now, period), (seen, floor), flows);
+            return Vec::new();
+        }
+        self.trial = None;
+        let Some(held) = self.held.as_mut() else { return Vec::new() };
+        let Some(rate) = held.tick(now, seen, floor) else { return Vec::new() };
+        let demand = |service: &Service| service.demand(1).map(|(first, _)| first.get());
+        let demands: Vec<Option<f64>> = own.iter().map(|(_, service)| demand(service)).collect();
         let parts = divide(rate.get(), 0.0, &demands);
         let burst = held.burst(BURST);
         let RemoteLimit { restriction, priority, .. } = *held.limit();
-        let ends = self.pushed.as_ref().map_or_else(|| held.ends(), Relaxing::until);
-        let (until, form) = (Some(ends), restriction.form());
+        let form = restriction.form();
+        let until = self.pushed.as_ref().map(Relaxing::until);
+        let ends = until.is_none().then(|| held.ends());
         let part = |((at, service), part): (&(usize, &Service), f64)| {
             let rate = Rate::per_second(part.max(service.of.floor.get()));
-            (*at, InForce { rate, burst, loss: None, form, priority, until })
+            (*at, InForce { rate, burst, loss: None, form, priority, until, ends })
         };
         own.iter().zip(parts).map(part).collect()
     }
 
-    fn state(&self, now: Nanos, peer: &str, scope: &Scope) -> RemoteState {
+    fn state(&self, now: Nanos, (peer, scope): (&str, &Scope), services: &[usize]) -> RemoteState {
         let held = self.held.as_ref();
         let gone = self.pushed.as_ref().map_or(Nanos(u64::MAX), Relaxing::until);
         let left = held.map(|held| held.until().min(gone).since(now));
@@ -628,7 +686,7 @@ impl Entry {
             scope: scope.to_string(),
             restriction: held.map(|held| held.limit().restriction),
             priority: held.map_or(0, |held| held.limit().priority),
-            rate: held.and_then(Held::rate),
+            rate: held.and_then(Held::rate).filter(|_| self.lacks(services).is_none()),
             left: left.filter(|left| *left > Nanos::ZERO),
             steps: held.map_or(0, |held| held.steps(now)),
             sequence: self.sequence,
@@ -637,7 +695,7 @@ impl Entry {
             refused: self.refused_total,
             would_refuse: self.would_refuse as u64,
             unit: Unit::default(),
-            why: self.why(now),
+            why: self.why(now, services),
         }
     }
 }

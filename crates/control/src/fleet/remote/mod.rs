@@ -37,7 +37,7 @@ pub use self::authority::{Authority, Grant, NotTaken, Way};
 pub use self::divide::divide;
 pub use self::feedback::{Feedback, GROWTH_PER_SECOND, Node};
 pub use self::held::{Held, OPENING_STEPS};
-pub use self::inbound::{Flow, HITS_EVERY, InForce, Inbound, Part, Protected};
+pub use self::inbound::{DATAGRAMS_AT_ONCE, Flow, HITS_EVERY, InForce, Inbound, Part, Protected};
 pub use self::pushed::{PUSHBACK, TTL};
 pub use self::requests::RequestLaw;
 pub use self::uncounted::{BEGIN_AFTER, CALM_AFTER, Steps, Uncounted};

@@ -246,6 +246,54 @@ fn a_staged_limit_above_what_comes_would_refuse_nothing() {
     assert_eq!(router.inbound.states(router.now, 0)[0].would_refuse, 0);
 }
 
+/// The second check: of signed limits that are wrong in one thing none is taken, and what holds stays as it is.
+#[test]
+fn of_wrong_pushed_limits_none_is_taken() {
+    let mut router = Router::new();
+    assert_eq!(router.push(50.0), Ok(()));
+    let holds = |router: &Router| {
+        let state = router.inbound.states(router.now, 0).remove(0);
+        (state.restriction, state.sequence, state.peer)
+    };
+    let before = holds(&router);
+    for n in 0..70_000_u64 {
+        let mut wrong = router.pushed(10.0);
+        let limit = &mut wrong.received.limit;
+        let why = match n % 7 {
+            0 => {
+                wrong.received.peer = format!("b{}", 2 + n % 5);
+                NotTaken::UnknownPeer
+            }
+            1 => {
+                wrong.received.session = 8 + n;
+                NotTaken::OtherSession
+            }
+            2 => {
+                limit.scope = scope(&format!("192.0.2.{}:80", 2 + n % 200));
+                NotTaken::NotGranted
+            }
+            3 => {
+                limit.sequence = 1;
+                NotTaken::Stale
+            }
+            4 => {
+                wrong.whole = rate(9.0);
+                NotTaken::OutOfRange
+            }
+            5 => {
+                limit.validity = TTL.since(Nanos(1 + n));
+                NotTaken::OutOfRange
+            }
+            _ => {
+                limit.restriction = Restriction::Datagrams(rate(1.0));
+                NotTaken::Unsupported
+            }
+        };
+        assert_eq!(router.inbound.push(wrong), Err(why), "{n}");
+    }
+    assert_eq!(holds(&router), before);
+}
+
 /// Copies are no first attempts, whether they pass or not, and copies of other services are not this one's.
 #[test]
 fn what_is_turned_away_are_first_attempts() {

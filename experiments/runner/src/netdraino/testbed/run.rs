@@ -70,7 +70,8 @@ pub fn run(
     let narrow = shaping(link_mbit, queue as u32);
     let access = shaping(access_mbit, ACCESS_QUEUE);
     let road = lab.road(&narrow, Some(&access)).context("the road")?;
-    let (table, notes) = (Table::default(), Vec::new());
+    let load = "load: synthetic (requests at random times, datagrams at a constant rate)";
+    let (table, notes) = (Table::default(), vec![load.to_owned()]);
     let (lab, road) = (&lab, &road);
     let mut runner = Runner { scenario, extent, options, watch, lab, road, table, notes };
     let limit = Nanos::from_secs_f64(extent.minutes * 60.0);

@@ -53,10 +53,7 @@ pub(crate) fn watch(
     }
     let status = child.wait()?;
     if alarm.stop() {
-        let why = format!(
-            "killed: not finished within the {} s that its group had left",
-            limit.as_secs()
-        );
+        let why = format!("killed: not finished within its limit of {} s", limit.as_secs());
         tally.note(&why);
         bail!(why);
     }

@@ -4,9 +4,11 @@
 
 use crate::error::{LabError, Result};
 use crate::lab::{Lab, START_LIMIT};
+use crate::load::Transport;
 use crate::os;
 use crate::product::{self, Product};
-use crate::server::{EdgeProxy, Server, listens, tls};
+use crate::server::tls::Certificate;
+use crate::server::{CADDY_REPORT, EdgeProxy, Server, listens, tls};
 use serde_json::{Map, Value, json};
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
@@ -44,14 +46,31 @@ pub enum GateProxy {
         behind: u16,
         /// Its queue: how many wait, and for how long; none: nobody waits.
         queue: Option<(u32, Nanos)>,
+        /// How clients speak; in TLS it offers both versions of HTTP.
+        transport: Transport,
     },
 }
 
 impl GateProxy {
     /// tidegate's own proxy in front of a server.
     #[must_use]
-    pub const fn own(port: u16, behind: &Server, queue: Option<(u32, Nanos)>) -> Self {
-        Self::Own { port, behind: behind.port, queue }
+    pub const fn own(
+        port: u16,
+        behind: &Server,
+        queue: Option<(u32, Nanos)>,
+        transport: Transport,
+    ) -> Self {
+        Self::Own { port, behind: behind.port, queue, transport }
+    }
+
+    /// The certificate of tidegate's own proxy, if it ends TLS.
+    fn certificate(&self, dir: &Path) -> Result<Option<Certificate>> {
+        let Self::Own { transport: Transport::Tls | Transport::H2, .. } = self else {
+            return Ok(None);
+        };
+        let files = tls::make(dir)?;
+        chown(&files.key, Some(NOBODY), None).map_err(LabError::io("give the gate its key"))?;
+        Ok(Some(files))
     }
 }
 
@@ -84,7 +103,9 @@ pub(crate) fn start_with(lab: &Lab, program: &Path, options: &GateOptions) -> Re
     chown(&dir, Some(NOBODY), Some(NOBODY)).map_err(LabError::io("give the gate its directory"))?;
     let (ask, report) = (dir.join("edge.sock"), dir.join("edge.log"));
     let (socket, file) = (dir.join("control.sock"), dir.join("tidegate.yaml"));
-    os::write(&file, config(options, (&ask, &report), &socket)?.to_string())?;
+    let certificate = options.proxy.certificate(&dir)?;
+    let text = config(options, certificate.as_ref(), (&ask, &report), &socket)?;
+    os::write(&file, text.to_string())?;
     let product = product::start_as(lab, (program, Some(NOBODY)), &file, &socket)?;
     let gate = Gate { product, ask, report };
     os::wait_or_fail("the gate to serve", START_LIMIT, Some(gate.product.process().log()), || {
@@ -127,7 +148,12 @@ pub(crate) fn cluster(lab: &Lab, services: &[&str]) -> Result<(Value, Value)> {
 }
 
 /// What the file says.
-fn config(options: &GateOptions, (ask, report): (&Path, &Path), socket: &Path) -> Result<Value> {
+fn config(
+    options: &GateOptions,
+    certificate: Option<&Certificate>,
+    (ask, report): (&Path, &Path),
+    socket: &Path,
+) -> Result<Value> {
     let unix = |path: &Path| format!("unix:{}", path.display());
     let edge = match &options.proxy {
         GateProxy::Edge(proxy) => {
@@ -135,18 +161,23 @@ fn config(options: &GateOptions, (ask, report): (&Path, &Path), socket: &Path) -
                 return Err(LabError::Plan(format!("{proxy:?} cannot ask")));
             };
             let mut edge = json!({"adapter": adapter, "listen": unix(ask)});
-            // Envoy reports where it asks.
-            if adapter != "envoy" {
-                edge["completions"] = json!(unix(report));
+            match proxy {
+                // It reports where it asks.
+                EdgeProxy::Envoy { .. } => {}
+                EdgeProxy::Caddy => edge["completions"] = json!(CADDY_REPORT),
+                _ => edge["completions"] = json!(unix(report)),
             }
             edge
         }
-        GateProxy::Own { port, behind, queue } => {
+        GateProxy::Own { port, behind, queue, .. } => {
             let mut edge = json!({
                 "adapter": "proxy",
                 "listen": format!("0.0.0.0:{port}"),
                 "upstream": {"servers": [format!("127.0.0.1:{behind}")]},
             });
+            if let Some(files) = certificate {
+                edge["tls"] = json!({"certificate": files.certificate, "key": files.key});
+            }
             if let Some((length, wait)) = queue {
                 let wait = format!("{}ms", wait.0 / 1_000_000);
                 edge["queue"] = json!({"length": length, "longest_wait": wait});
@@ -191,7 +222,8 @@ mod tests {
                 others: Map::new(),
             };
             let paths = (Path::new("/x/a"), Path::new("/x/b"));
-            config(&options, paths, Path::new("/x/c"))
+            let files = Certificate { certificate: "/x/d".into(), key: "/x/e".into() };
+            config(&options, Some(&files), paths, Path::new("/x/c"))
         };
         let nginx = of(GateProxy::Edge(EdgeProxy::Nginx)).unwrap();
         assert_eq!(nginx["services"], json!({"shop": {"mode": "enforce"}}));
@@ -199,8 +231,12 @@ mod tests {
         assert_eq!(nginx["gateways"]["edge"]["routes"], json!([{"service": "shop"}]));
         let envoy = of(GateProxy::Edge(EdgeProxy::Envoy { program: "/x".into() })).unwrap();
         assert!(envoy["gateways"]["edge"].get("completions").is_none());
-        let queue = Some((20, Nanos::from_millis(1_500)));
-        let own = of(GateProxy::Own { port: 8_000, behind: 8_080, queue }).unwrap();
+        let caddy = of(GateProxy::Edge(EdgeProxy::Caddy)).unwrap();
+        assert_eq!(caddy["gateways"]["edge"]["completions"], json!("127.0.0.1:9471"));
+        let (queue, transport) = (Some((20, Nanos::from_millis(1_500))), Transport::H2);
+        let own = of(GateProxy::Own { port: 8_000, behind: 8_080, queue, transport }).unwrap();
+        let tls = json!({"certificate": "/x/d", "key": "/x/e"});
+        assert_eq!(own["gateways"]["edge"]["tls"], tls);
         let wanted = json!({"length": 20, "longest_wait": "1500ms"});
         assert_eq!(own["gateways"]["edge"]["queue"], wanted);
         assert!(of(GateProxy::Edge(EdgeProxy::Failsafe { program: "/x".into() })).is_err());

@@ -32,6 +32,8 @@ fn proxies_serve_both_versions_of_http_and_limit() {
         (EdgeProxy::Nginx, rate, Transport::Tls),
         (EdgeProxy::Haproxy, EdgeLimit::None, Transport::H2),
         (EdgeProxy::Haproxy, places, Transport::Tls),
+        (EdgeProxy::Caddy, EdgeLimit::None, Transport::Tls),
+        (EdgeProxy::Caddy, EdgeLimit::None, Transport::H2),
     ];
     for (proxy, limit, transport) in cases {
         let options = EdgeOptions { proxy, limit, transport };
@@ -59,6 +61,7 @@ fn a_limit_that_a_proxy_lacks_is_an_error() {
     let cases = [
         (EdgeProxy::Nginx, EdgeLimit::AdaptiveConcurrency, false),
         (EdgeProxy::Haproxy, EdgeLimit::Rate { rate: 1, burst: 1 }, false),
+        (EdgeProxy::Caddy, EdgeLimit::Rate { rate: 1, burst: 1 }, false),
         (missing, EdgeLimit::AdaptiveConcurrency, true),
         (EdgeProxy::Failsafe { program: "/nowhere/proxy".into() }, EdgeLimit::None, true),
     ];

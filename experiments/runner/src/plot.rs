@@ -15,7 +15,7 @@ const ACROSS: (u32, u32) = (420, 360);
 const MARKER: i32 = 3;
 /// Half the width of the feet of an error bar, as a share of the width of the axis.
 const FOOT: f64 = 0.006;
-/// Colours that are told apart by the colour-blind too (Okabe and Ito).
+/// Colours that are told apart by the colour-blind too (Okabe and Ito). Further lines have them again, dashed.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x00, 0x72, 0xb2),
@@ -210,12 +210,17 @@ impl Panel {
         }
         for (i, series) in self.series.iter().enumerate() {
             let style = COLOURS[i % COLOURS.len()].stroke_width(2);
+            let dashed = i >= COLOURS.len();
             let shown = |p: &(f64, f64)| (!self.log || p.1 > 0.0) && (!frame.x_log || p.0 > 0.0);
             let points = series.points.iter().copied().filter(shown);
-            chart
-                .draw_series(LineSeries::new(points.clone(), style))?
+            let drawn = match dashed {
+                false => chart.draw_series(LineSeries::new(points.clone(), style))?,
+                true => chart.draw_series(DashedLineSeries::new(points.clone(), 8, 5, style))?,
+            };
+            let long = if dashed { 8 } else { 18 };
+            drawn
                 .label(&series.name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + long, y)], style));
             if frame.markers {
                 chart.draw_series(points.map(|p| Circle::new(p, MARKER, style.filled())))?;
             }
@@ -279,6 +284,24 @@ mod tests {
         {
             assert!(svg.contains(word), "{word} is missing");
         }
+    }
+
+    /// The eighth line has the colour of the first, and is dashed: many short pieces.
+    #[test]
+    fn more_lines_than_colours_are_told_apart() {
+        let line = |n: usize| Series {
+            name: format!("line {n}"),
+            points: vec![(0.0, 1.0), (1.0, 1.0 + n as f64)],
+            errors: Vec::new(),
+        };
+        let pieces = |lines: usize| {
+            let panel = Panel { series: (0..lines).map(line).collect(), ..Panel::default() };
+            let figure = Figure { title: "Lines".into(), panels: vec![panel], ..Figure::default() };
+            let svg = figure.svg().unwrap();
+            svg.matches("stroke=\"#D55E00\"").count()
+        };
+        assert_eq!(pieces(7), pieces(1));
+        assert!(pieces(8) > pieces(7) + 10, "{} and {}", pieces(8), pieces(7));
     }
 
     /// Side by side, logarithmic in x: every panel has its own x label, points have markers.

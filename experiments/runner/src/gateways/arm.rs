@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What limits the requests behind a proxy: a fresh server, the proxy, and the gate where it asks.
+//! What limits the requests behind a proxy: a fresh server, the proxy, and the gate where it asks. tidegate's own
+//! proxy is in the gate's process.
 
+use super::course::Watched;
 use super::scenario::{Extent, Group, Proxy, Scenario};
 use crate::rivals::Tried;
 use crate::survival::arm::{ENVOY, FAILSAFE, Known, Setting, installed};
 use anyhow::{Context, Result};
+use serde_json::{Map, json};
 use std::path::Path;
-use tidegate_lab::{EdgeLimit, EdgeOptions, EdgeProxy, FailsafePolicy, Gate, Lab, Product, Server};
+use tidegate_lab::{
+    Arrive, EdgeLimit, EdgeOptions, EdgeProxy, FailsafePolicy, Gate, GateOptions, GateProxy, Lab,
+    Server, Stream, Transport,
+};
 use tidegate_units::Nanos;
 
 /// Port of the server behind the proxy, and of the proxy.
 const BEHIND: u16 = 8080;
 const EDGE: u16 = 443;
+/// Port of our own proxy, which has no privileges.
+const OWN: u16 = 8443;
 /// A later response is a failure, for those who limit by failures: the objective.
 const LATE: Nanos = Nanos::SECOND;
 
@@ -45,6 +53,8 @@ pub(super) const fn arms(proxy: Proxy) -> &'static [Arm] {
         Proxy::Haproxy => &[Arm::None, Arm::Gate, Arm::Maxconn],
         Proxy::Envoy => &[Arm::None, Arm::Gate, Arm::Adaptive, Arm::Admission],
         Proxy::Failsafe => &[Arm::None, Arm::Limiter, Arm::Throttler],
+        // What Debian builds of Caddy has no limit of its own.
+        Proxy::Caddy | Proxy::Own => &[Arm::None, Arm::Gate],
     }
 }
 
@@ -134,25 +144,40 @@ pub(super) fn numbers(arm: Arm, tried: &Tried) -> String {
     }
 }
 
-/// Where the program of a proxy is.
+/// Where the program of a proxy is, if it is not tidegate itself.
 ///
 /// # Errors
 /// When it was not installed.
-pub(super) fn program(proxy: Proxy) -> Result<EdgeProxy> {
-    Ok(match proxy {
+pub(super) fn program(proxy: Proxy) -> Result<Option<EdgeProxy>> {
+    Ok(Some(match proxy {
         Proxy::Nginx => EdgeProxy::Nginx,
         Proxy::Haproxy => EdgeProxy::Haproxy,
         Proxy::Envoy => EdgeProxy::Envoy { program: installed(ENVOY)? },
         Proxy::Failsafe => EdgeProxy::Failsafe { program: installed(FAILSAFE)? },
-    })
+        Proxy::Caddy => EdgeProxy::Caddy,
+        Proxy::Own => return Ok(None),
+    }))
+}
+
+/// Our own proxy as docs/proxy.md has it; without a limit it refuses nobody.
+fn own(server: &Server, transport: Transport, arm: Arm) -> GateOptions {
+    let mode = if arm == Arm::Gate { "enforce" } else { "shadow" };
+    GateOptions {
+        proxy: GateProxy::own(OWN, server, None, transport),
+        services: json!({"shop": {"mode": mode}}),
+        routes: json!([{"service": "shop"}]),
+        others: Map::new(),
+    }
 }
 
 /// What runs; ended by [`Stand::end`], or by drop.
 pub(super) struct Stand {
     // In this order they are dropped: what stands in front goes first.
-    pub(super) edge: Server,
+    /// The proxy; none: it is our own, in the gate's process.
+    edge: Option<Server>,
     gate: Option<Gate>,
-    pub(super) server: Server,
+    server: Server,
+    transport: Transport,
 }
 
 impl Stand {
@@ -164,17 +189,38 @@ impl Stand {
         let proxy = program(group.proxy)?;
         let server = &scenario.server;
         let server = server.start(lab, BEHIND, Some(scenario.backlog)).context("the server")?;
+        let transport = group.transport;
+        let Some(proxy) = proxy else {
+            let options = own(&server, transport, arm);
+            let gate = lab.start_gate_with(tidegate, &options).context("our own proxy")?;
+            return Ok(Self { edge: None, gate: Some(gate), server, transport });
+        };
         let gate = (arm == Arm::Gate).then(|| lab.start_gate(tidegate, &proxy)).transpose();
         let gate = gate.context("the gate")?;
         let limit = arm.limit(setting, gate.as_ref())?;
-        let options = EdgeOptions { proxy, limit, transport: group.transport };
+        let options = EdgeOptions { proxy, limit, transport };
         let edge = lab.start_edge(&options, &server, EDGE).context("the proxy")?;
-        Ok(Self { edge, gate, server })
+        Ok(Self { edge: Some(edge), gate, server, transport })
     }
 
-    /// The daemon, where it runs.
-    pub(super) fn product(&self) -> Option<&Product> {
-        self.gate.as_ref().map(|gate| &gate.product)
+    /// Clients who keep their connections, up to so many, at the proxy.
+    pub(super) fn stream(&self, name: &str, arrive: Arrive, connections: u32) -> Stream {
+        if let Some(edge) = &self.edge {
+            return edge.kept(name, arrive, connections);
+        }
+        let mut stream = self.server.kept(name, arrive, connections);
+        stream.target.set_port(OWN);
+        Stream { transport: self.transport, ..stream }
+    }
+
+    /// The processes whose CPU time is measured. Our own proxy and its gate are one, which counts as the proxy.
+    pub(super) fn watched(&self, edge_cpu: usize) -> Watched<'_> {
+        let gate = self.gate.as_ref().map(|gate| gate.product.process().group());
+        let (proxy, gate) = match &self.edge {
+            Some(edge) => (Some(edge.group()), gate),
+            None => (gate, None),
+        };
+        Watched { server: self.server.group(), proxy, gate, edge: self.edge.as_ref(), edge_cpu }
     }
 
     /// Ends it in good order.
@@ -226,5 +272,6 @@ mod tests {
         assert_eq!(names.len(), Arm::ALL.len());
         assert!(!Arm::Gate.is_self_tuning_rival() && Arm::Adaptive.is_self_tuning_rival());
         assert!(arms(Proxy::Nginx).contains(&Arm::Gate));
+        assert!(program(Proxy::Own).unwrap().is_none(), "it is tidegate");
     }
 }

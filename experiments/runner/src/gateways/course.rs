@@ -6,7 +6,7 @@ use crate::rivals::Shape;
 use crate::survival::measure::{Metric, Normal, Span, of_load, recovery, worst};
 use anyhow::{Context, Result};
 use std::cell::RefCell;
-use tidegate_lab::{Arrive, Group, LoadPlan, LoadReport, Phase, Product, Script, Server};
+use tidegate_lab::{Arrive, Group, LoadPlan, LoadReport, Phase, Script, Server};
 use tidegate_units::{Clock, MonotonicClock, Nanos};
 use tidegate_workload::{Profile, Segment};
 
@@ -84,8 +84,10 @@ pub(super) fn plan(
 /// Whose CPU time is looked at, and which CPU has proxy, gate and load.
 pub(super) struct Watched<'a> {
     pub(super) server: &'a Group,
-    pub(super) proxy: &'a Server,
-    pub(super) gate: Option<&'a Product>,
+    pub(super) proxy: Option<&'a Group>,
+    pub(super) gate: Option<&'a Group>,
+    /// The proxy, if it is not our own: it may count what it passed unasked.
+    pub(super) edge: Option<&'a Server>,
     pub(super) edge_cpu: usize,
 }
 
@@ -107,12 +109,16 @@ impl Watched<'_> {
         Mark {
             at: MonotonicClock.now().as_secs_f64(),
             server: used(self.server),
-            proxy: used(self.proxy.group()),
-            gate: self.gate.map_or(0.0, |product| used(product.process().group())),
+            proxy: self.proxy.map_or(0.0, used),
+            gate: self.gate.map_or(0.0, used),
             idle: idle(&std::fs::read_to_string("/proc/stat").unwrap_or_default(), self.edge_cpu),
             // Last: its answer may take long, and the rest is of this moment.
-            unasked: self.proxy.unasked().ok().flatten().map_or(f64::NAN, |count| count as f64),
+            unasked: self.unasked().map_or(f64::NAN, |count| count as f64),
         }
+    }
+
+    fn unasked(&self) -> Option<u64> {
+        self.edge?.unasked().ok()?
     }
 }
 

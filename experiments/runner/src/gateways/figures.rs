@@ -5,10 +5,12 @@ use crate::plot::{Figure, Panel, PlotError, Series};
 use crate::results::{Row, over_capacity};
 
 /// What is drawn: ours behind each proxy, and those that find their limit by themselves.
-const SHOWN: [&str; 7] = [
+const SHOWN: [&str; 9] = [
     "nginx-*-gate",
     "haproxy-*-gate",
     "envoy-*-gate",
+    "caddy-*-gate",
+    "own-*-gate",
     "envoy-*-adaptive",
     "envoy-*-admission",
     "failsafe-*-limiter",

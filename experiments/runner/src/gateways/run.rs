@@ -3,7 +3,7 @@
 //! the capacity.
 
 use super::arm::{self, Arm, Stand, numbers, settings};
-use super::course::{self, CROWD, Gave, Marks, Watched};
+use super::course::{self, CROWD, Gave, Marks};
 use super::figures;
 use super::scenario::{Extent, Group, Proxy, Scenario};
 use super::summary::{self, Ran};
@@ -119,7 +119,7 @@ impl Gateways<'_> {
         // It limits nothing: no setting is looked at.
         let unset = Setting::of(Known { capacity: 1.0, clients: 1 });
         let stand = Stand::start(self.place(), (group, Arm::None), &unset)?;
-        let stream = stand.edge.kept("capacity", Arrive::Closed { clients: 1 }, 0);
+        let stream = stand.stream("capacity", Arrive::Closed { clients: 1 }, 0);
         let found = self.clients.iter().find(|(of, _)| *of == name).map_or(0, |(_, n)| *n);
         let search = CapacityOptions { windows: WINDOWS, ..CapacityOptions::default() };
         let options = search.with_clients(found);
@@ -253,14 +253,9 @@ impl Gateways<'_> {
         self.watch.step(what);
         let pieces = course::pieces(extent, shapes);
         let (mut plan, arrive) = course::plan((self.scenario, extent), &pieces, load);
-        plan.streams = vec![stand.edge.kept(CROWD, arrive, self.scenario.connections)];
+        plan.streams = vec![stand.stream(CROWD, arrive, self.scenario.connections)];
         let marks = Marks::default();
-        let watched = Watched {
-            server: stand.server.group(),
-            proxy: &stand.edge,
-            gate: stand.product(),
-            edge_cpu: self.edge_cpu,
-        };
+        let watched = stand.watched(self.edge_cpu);
         let mut script = marks.script(&pieces, &watched);
         let watch = &mut *self.watch;
         let report: LoadReport =

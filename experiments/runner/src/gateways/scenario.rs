@@ -57,6 +57,10 @@ pub enum Proxy {
     Envoy,
     /// The Go proxy with failsafe-go.
     Failsafe,
+    /// Caddy.
+    Caddy,
+    /// tidegate's own.
+    Own,
 }
 
 /// How much of it is run. What is empty is as in the scenario.
@@ -107,6 +111,8 @@ impl Proxy {
             Self::Haproxy => "haproxy",
             Self::Envoy => "envoy",
             Self::Failsafe => "failsafe",
+            Self::Caddy => "caddy",
+            Self::Own => "own",
         }
     }
 }
@@ -278,7 +284,7 @@ mod tests {
         assert!(pooled >= POOLED, "{pooled} requests at 0.9");
     }
 
-    /// The matrix has ramps and more rounds, and takes less than a night.
+    /// The matrix has ramps, more rounds and all proxies, and takes less than a night.
     #[test]
     fn the_matrix_is_larger() {
         let (matrix, usual) = (scenario("product/gateways-matrix"), scenario("product/gateways"));
@@ -291,7 +297,9 @@ mod tests {
         for extent in [&matrix.full, &matrix.quick] {
             assert_eq!(matrix.shapes(extent, Arm::Gate).last(), Some(&ramp));
         }
-        assert_eq!((matrix.proxies, matrix.transports), (usual.proxies, usual.transports));
+        assert!(usual.proxies.iter().all(|proxy| matrix.proxies.contains(proxy)));
+        assert!(matrix.proxies.contains(&Proxy::Caddy) && matrix.proxies.contains(&Proxy::Own));
+        assert_eq!(matrix.transports, usual.transports);
     }
 
     #[test]

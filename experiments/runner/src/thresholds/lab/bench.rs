@@ -176,7 +176,7 @@ impl Bench {
             (Some(edge), Some(gated)) => (GateProxy::Edge(edge), gated),
             (None, gated) => {
                 let gated = gated.unwrap_or_else(product::open);
-                (GateProxy::own(EDGE, server, gated.queue), gated)
+                (GateProxy::own(EDGE, server, gated.queue, Transport::Clear), gated)
             }
         };
         let Gated { services, routes, .. } = gated;

@@ -261,7 +261,7 @@ pub struct ServiceConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_check: Option<AgentCheckConfig>,
     /// UDP datagrams per second that it can take at the addresses of `listen`. Congested routers of
-    /// `cluster.report_to` are told to let no more pass; this host refuses none.
+    /// `cluster.report_to`, and those of `flowspec`, are told to let no more pass; this host refuses none.
     #[serde(default, with = "text::rate_opt", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "text::RateText")]
     pub datagrams: Option<Rate>,

@@ -32,6 +32,9 @@ use tidegate_model::snapshot::{FlowspecState, RouteState, SessionState};
 use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
 
+/// Why routes end by themselves.
+const UNNEEDED: &str =
+    "it is not needed: less than half of its rate arrives, or it exceeds all that has come";
 /// Subject of warnings.
 const SUBJECT: &str = "flowspec";
 
@@ -68,10 +71,11 @@ enum Teller {
     Routers(Handle),
 }
 
-/// The routes of one service.
+/// The routes of one service, of its connections or its datagrams.
 struct Given {
     service: String,
     index: usize,
+    of: Packets,
     destinations: Vec<Scope>,
     law: Uncounted,
     /// Why it has routes, and why it has none any more.
@@ -117,11 +121,17 @@ impl Flowspec {
             let service = services.find(|(_, service)| service.name == export.service);
             let Some((index, service)) = service else { continue };
             let destinations = export.destinations(service).unwrap_or_default();
-            let before = old.iter().position(|given| given.service == service.name && same);
-            self.given.push(match before {
-                Some(at) => Given { index, destinations, ..old.swap_remove(at) },
-                None => Given::new(&service.name, (index, destinations), wanted),
-            });
+            let datagrams = wanted.is_some_and(|wanted| wanted.tells_datagrams(service));
+            let kinds = datagrams.then_some(Packets::Datagrams);
+            for of in std::iter::once(Packets::Connections).chain(kinds) {
+                let is = |given: &Given| (&given.service, given.of) == (&service.name, of);
+                let before = old.iter().position(|given| is(given) && same);
+                let destinations = destinations.clone();
+                self.given.push(match before {
+                    Some(at) => Given { index, destinations, ..old.swap_remove(at) },
+                    None => Given::new((&service.name, of), (index, destinations), wanted),
+                });
+            }
         }
         if same {
             self.spare(config);
@@ -198,15 +208,23 @@ impl Flowspec {
         &mut self,
         (now, period): (Nanos, Nanos),
         own: impl Fn(usize) -> Option<Option<Rate>>,
-        sensed: &[Sensed],
+        (sensed, datagrams): (&[Sensed], &[Datagrams]),
     ) {
         self.now = now;
         let Some(config) = &self.config else { return };
         let mut routes = Vec::new();
         for given in &mut self.given {
-            let counts = sensed.get(given.index).and_then(|s| s.signals.balance.counts);
-            let arrived = counts.map(|counts| counts.value.offered);
-            let rate = given.rate((now, period), own(given.index), arrived);
+            let (at, time) = (given.index, (now, period));
+            let rate = match given.of {
+                Packets::Connections => {
+                    let counts = sensed.get(at).and_then(|s| s.signals.balance.counts);
+                    given.rate(time, own(at), counts.map(|counts| counts.value.offered))
+                }
+                Packets::Datagrams => {
+                    let of = datagrams.get(at).copied().unwrap_or_default();
+                    given.datagrams(time, own(at).and(of.takes), of.arrived)
+                }
+            };
             routes.extend(rate.into_iter().flat_map(|rate| given.routes(rate, config)));
         }
         let done = match &mut self.teller {
@@ -395,9 +413,16 @@ const fn value(action: Action) -> f64 {
     rate.get()
 }
 
+/// Datagrams of a service in a round: what it can take, and what arrived.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Datagrams {
+    pub(crate) takes: Option<Rate>,
+    pub(crate) arrived: Option<u64>,
+}
+
 impl Given {
     fn new(
-        service: &str,
+        (service, of): (&str, Packets),
         (index, destinations): (usize, Vec<Scope>),
         config: Option<&FlowspecConfig>,
     ) -> Self {
@@ -406,7 +431,7 @@ impl Given {
             between: config.between,
         });
         let (service, law) = (service.to_owned(), Uncounted::new(steps));
-        Self { service, index, destinations, law, why: String::new(), gone: String::new() }
+        Self { service, index, of, destinations, law, why: String::new(), gone: String::new() }
     }
 
     fn rate(
@@ -416,21 +441,10 @@ impl Given {
         arrived: Option<u64>,
     ) -> Option<Rate> {
         let before = self.law.rate();
-        let Some(own) = own else {
-            self.law.clear();
-            if before.is_some() {
-                self.gone =
-                    "this host refuses nobody (shadow mode, a canary, or the kill switch)".into();
-            }
-            return None;
-        };
+        let Some(own) = own else { return self.clear() };
         let rate = self.law.tick((now, period), own, arrived);
         match (before, rate, own) {
-            (Some(_), None, _) => {
-                self.gone = "it is not needed: less than half of its rate arrives, or it exceeds \
-                             all that has come"
-                    .into();
-            }
+            (Some(_), None, _) => self.gone = UNNEEDED.into(),
             (Some(before), Some(rate), None) if rate > before => {
                 self.why = "the service is calm, and the rate grows".into();
             }
@@ -438,6 +452,36 @@ impl Given {
             _ => {}
         }
         rate
+    }
+
+    /// The same of datagrams; `takes`: `None` where nobody is to be refused.
+    fn datagrams(
+        &mut self,
+        time: (Nanos, Nanos),
+        takes: Option<Rate>,
+        arrived: Option<u64>,
+    ) -> Option<Rate> {
+        let before = self.law.rate();
+        let Some(takes) = takes else { return self.clear() };
+        let rate = self.law.tick_beyond(time, takes, arrived);
+        match (before, rate) {
+            (Some(_), None) => self.gone = UNNEEDED.into(),
+            (None, Some(_)) => self.why = format!("it can take {takes} of datagrams"),
+            (Some(before), Some(rate)) if rate > before => {
+                self.why = "fewer datagrams come than it can take, and the rate grows".into();
+            }
+            _ => {}
+        }
+        rate
+    }
+
+    fn clear(&mut self) -> Option<Rate> {
+        if self.law.rate().is_some() {
+            self.gone =
+                "this host refuses nobody (shadow mode, a canary, or the kill switch)".into();
+        }
+        self.law.clear();
+        None
     }
 
     fn routes(&self, rate: Rate, config: &FlowspecConfig) -> Vec<Route> {
@@ -453,7 +497,7 @@ impl Given {
             priority: 0,
         };
         let routes = self.destinations.iter().map(limit);
-        routes.filter_map(|limit| route(&limit, Packets::Connections, unit).ok()).collect()
+        routes.filter_map(|limit| route(&limit, self.of, unit).ok()).collect()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::controllers;
 use crate::datagrams::Datagrams;
-use crate::flowspec::Flowspec;
+use crate::flowspec::{self, Flowspec};
 use crate::given::{self, Given};
 use crate::limited::Limited;
 use crate::links::Links;
@@ -181,7 +181,13 @@ impl Remote {
             given.say((now, period), limit, &mut said.limits);
         }
         self.pushback.say((now, period), enforced, (sensed, &came.flows), &mut said);
-        self.flowspec.say((now, period), enforced, sensed);
+        let datagrams = config.services.iter().zip(&came.flows);
+        let datagrams = datagrams.map(|(service, flow)| flowspec::Datagrams {
+            takes: service.datagrams,
+            arrived: flow.map(|flow| flow.offered),
+        });
+        let datagrams: Vec<_> = datagrams.collect();
+        self.flowspec.say((now, period), enforced, (sensed, &datagrams));
         senses.say(said);
         for (index, service) in config.services.iter().enumerate() {
             let states = self.states(now, index);

@@ -387,15 +387,18 @@ impl Check<'_> {
         }
     }
 
-    /// What a service can take is told to congested routers, and to nobody else.
+    /// What a service can take is told to congested routers, or by FlowSpec, and to nobody else.
     fn datagrams(&mut self, service: &ServiceConfig) {
         let targets = self.config.cluster.iter().flat_map(|cluster| &cluster.report_to);
         let told = |target: &TargetConfig| {
             let mut limits = target.limits.iter().filter(|limit| limit.when == When::Congested);
             limits.any(|limit| limit.service == service.name)
         };
-        if service.datagrams.is_some() && !targets.into_iter().any(told) {
-            let why = "no router is told: no limit of cluster.report_to with when: congested is of this service";
+        let flowspec = self.config.flowspec.as_ref();
+        let by_route = flowspec.is_some_and(|flowspec| flowspec.tells_datagrams(service));
+        if service.datagrams.is_some() && !by_route && !targets.into_iter().any(told) {
+            let why = "no router is told: no limit of cluster.report_to with when: congested is of this service, and no \
+                       flowspec.export in packets";
             self.fault(&format!("services.{}.datagrams", step(&service.name)), why);
         }
     }

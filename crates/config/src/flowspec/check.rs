@@ -147,7 +147,8 @@ impl Check<'_> {
             }
             match export.destinations(service) {
                 Some(destinations) => {
-                    routes += destinations.len();
+                    let of_each = 1 + usize::from(flowspec.tells_datagrams(service));
+                    routes += of_each * destinations.len();
                     for scope in destinations {
                         let shown = scope.to_string();
                         let first = *whose.entry(scope).or_insert(found);
@@ -170,7 +171,7 @@ impl Check<'_> {
         }
         if routes > usize::from(flowspec.routes) {
             let budget = flowspec.routes;
-            let message = format!("found {routes} destinations; \"routes\" allows {budget}");
+            let message = format!("found {routes} routes; \"routes\" allows {budget}");
             self.fault("flowspec.export", message);
         }
     }

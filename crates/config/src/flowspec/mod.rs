@@ -193,6 +193,16 @@ pub struct ExportConfig {
     pub scopes: Vec<Scope>,
 }
 
+impl FlowspecConfig {
+    /// Whether routers are told of datagrams of a service: it says how many it can take, and the unit is packets. In
+    /// bytes there is no rate for what has no usual size.
+    #[must_use]
+    pub fn tells_datagrams(&self, service: &ServiceConfig) -> bool {
+        let exported = self.export.iter().any(|export| export.service == service.name);
+        exported && self.unit == RouteUnit::Packets && service.datagrams.is_some()
+    }
+}
+
 impl ExportConfig {
     /// The destinations of its routes; `None`: it has one without an address.
     #[must_use]

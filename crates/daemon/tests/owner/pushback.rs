@@ -475,3 +475,33 @@ fn routes_are_planned_in_shadow_and_withdrawn_with_the_kill_switch() {
     world.owner.reload(&file(&dir, ONE), &registry(), &Ok).unwrap();
     assert_eq!(world.tick(Some(100)).flowspec, None);
 }
+
+/// The same of datagrams, while more come than the service says that it can take. Its connections have no route then.
+#[test]
+fn routes_of_datagrams_follow_what_the_service_can_take() {
+    let takes = "listen: ['192.0.2.11:80'], datagrams: 100";
+    let mut world = World::new(&ROUTED.replace("listen: ['192.0.2.11:80']", takes));
+    world.owner.join_peers();
+    let routes = |world: &mut World, ticks: u32, came: u64| {
+        for _ in 0..ticks {
+            datagrams(world, came, 0);
+            world.tick(None);
+        }
+        world.snapshot().flowspec.clone().unwrap().routes
+    };
+    assert!(routes(&mut world, 100, 9).is_empty(), "90/s fit");
+    let all = routes(&mut world, 80, 40);
+    let [route] = all.as_slice() else { panic!("{all:?}") };
+    assert_eq!(route.rule, "to 192.0.2.11/32 protocol 17 port 80");
+    assert_eq!(
+        (route.wanted, route.told, route.unit.as_str()),
+        (Some(120.0), Some(120.0), "packets")
+    );
+    // The router passes its rate: the flood is not over.
+    assert_eq!(routes(&mut world, 300, 12)[0].wanted, Some(120.0));
+    world.owner.release(true).unwrap();
+    assert!(routes(&mut world, 1, 12).is_empty(), "nobody is to be refused");
+    world.owner.release(false).unwrap();
+    assert_eq!(routes(&mut world, 150, 40)[0].told, Some(120.0));
+    assert!(routes(&mut world, 400, 2).is_empty(), "and it ends");
+}

@@ -131,6 +131,18 @@ impl Uncounted {
         self.rate()
     }
 
+    /// The same of a service that says what it can take, and refuses nothing itself: it would, while more than that
+    /// arrives.
+    pub fn tick_beyond(
+        &mut self,
+        time: (Nanos, Nanos),
+        takes: Rate,
+        arrived: Option<u64>,
+    ) -> Option<Rate> {
+        let own = (self.mean > takes.get()).then_some(takes);
+        self.tick(time, own, arrived)
+    }
+
     fn begin(&mut self, now: Nanos, own: Option<f64>, arrives: Option<f64>) {
         let exceeds = own.zip(arrives).filter(|(own, arrives)| *arrives > K * own);
         let Some((own, arrives)) = exceeds else {

@@ -228,3 +228,26 @@ impl Named for SpeakerPeerConfig {
         Self { name, ..self }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Registry, parse};
+
+    /// Connections and datagrams are a route each; in bytes there is none of datagrams, and nobody else is told.
+    #[test]
+    fn datagrams_are_a_route_of_their_own_in_packets() {
+        let wrong = |unit: &str, routes: u32| {
+            let text = format!(
+                "interfaces: [{{name: lo}}]\nservices: {{shop: {{mode: enforce, listen: ['192.0.2.11:80'], datagrams: 100}}}}\n\
+                 flowspec:\n  speaker: gobgp\n  as: 65001\n  router_id: 192.0.2.11\n  unit: {unit}\n  routes: {routes}\n  \
+                 export: [{{service: shop}}]\n  peers: {{r1: {{address: 192.0.2.1, local: 192.0.2.11, as: 65002}}}}\n"
+            );
+            let parsed = parse(&text, &Registry::new(["fresh_first"], ["default"]));
+            parsed.err().map(|errors| errors.to_string()).unwrap_or_default()
+        };
+        assert_eq!(wrong("packets", 2), "");
+        assert!(wrong("packets", 1).contains("found 2 routes; \"routes\" allows 1"));
+        let bytes = wrong("bytes", 1);
+        assert!(bytes.contains("no router is told") && !bytes.contains("2 routes"), "{bytes}");
+    }
+}

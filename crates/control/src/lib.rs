@@ -36,7 +36,7 @@ pub use detect::{
 };
 pub use law::{
     BucketController, BucketSpec, Cap, Context, DefaultBucket, DefaultController, DefaultSpec,
-    Demand, Dual, Equation, Fixed, FixedBucket, Gauge, Headroom, Interaction, Measured,
+    Demand, Dual, Equation, Fixed, FixedBucket, Gauge, Headroom, Holders, Interaction, Measured,
     PaperBucket, PaperBucketSpec, Syn, SynSpec, SynVariant, Variant, Wants,
 };
 

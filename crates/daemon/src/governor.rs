@@ -8,7 +8,6 @@
 
 use crate::backends;
 use crate::controllers;
-use crate::holders::Holders;
 use crate::keep_alive::KeepAlive;
 use crate::pooled::Pooled;
 use crate::silent::{is_known, remedy};
@@ -16,8 +15,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_config::{BucketConfig, ServiceConfig, SynPolicing};
 use tidegate_control::fleet::{Steering, no_tighter};
 use tidegate_control::{
-    BucketController, Controller, Detector, Dual, HeldWorkers, Interaction, Measured, Misfire,
-    Misfired, Mode, signals_fresh,
+    BucketController, Controller, Detector, Dual, HeldWorkers, Holders, Interaction, Measured,
+    Misfire, Misfired, Mode, signals_fresh,
 };
 use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
 use tidegate_model::signals::Signals;

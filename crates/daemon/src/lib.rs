@@ -23,7 +23,6 @@ mod gateways;
 mod given;
 mod governor;
 mod handover;
-mod holders;
 mod http;
 mod interface_lock;
 mod keep_alive;

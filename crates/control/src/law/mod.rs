@@ -7,6 +7,7 @@
 //! | `syn.rs` | a service: rate | its accept queue (Voigt and Gunningberg, section 2.3) |
 //! | `fixed.rs` | a service: rate | an operator's hand |
 //! | `bucket/` | the requests of a bucket: rate | its resource, and the service's overload |
+//! | `holders.rs` | a source: silent and slow connections | who holds the server's workers |
 //! | `measured.rs` | what a policy needs beside a rate: a share, the time of a request | what arrives, what completes |
 //! | `dual.rs`, `dual/` | all of them together | the rest that request rules leave |
 
@@ -14,6 +15,7 @@ mod bucket;
 mod default;
 mod dual;
 mod fixed;
+mod holders;
 mod measured;
 mod syn;
 
@@ -24,5 +26,6 @@ pub use self::bucket::{
 pub use self::default::{DefaultController, DefaultSpec};
 pub use self::dual::{Cap, Dual, Interaction};
 pub use self::fixed::Fixed;
+pub use self::holders::Holders;
 pub use self::measured::{Measured, Wants};
 pub use self::syn::{Syn, SynSpec, SynVariant};

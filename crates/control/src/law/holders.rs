@@ -21,7 +21,7 @@ const NAMED_MAX: usize = 3;
 
 /// What is known of one service's silent connections, and the limit that follows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Holders {
+pub struct Holders {
     /// Since when silent connections hold the workers.
     since: Option<Nanos>,
     /// The limit, and when it was needed last.
@@ -34,12 +34,12 @@ pub(crate) struct Holders {
 
 impl Holders {
     /// Goes on with the limit of a process before: because it works, there is no cause to see.
-    pub(crate) fn inherit(&mut self, now: Nanos, limit: Option<u32>) {
+    pub fn inherit(&mut self, now: Nanos, limit: Option<u32>) {
         self.limit = limit.map(|limit| (limit, now));
     }
 
     /// Takes whether what a cause is made of is known: silence for long keeps no limit.
-    pub(crate) fn known(&mut self, now: Nanos, known: bool) {
+    pub fn known(&mut self, now: Nanos, known: bool) {
         if known {
             self.unknown = None;
         } else if now.since(*self.unknown.get_or_insert(now)) >= LOST_AFTER {
@@ -49,7 +49,8 @@ impl Holders {
 
     /// Takes a tick: whether silent connections hold the service's workers now. True, if they have
     /// for long enough.
-    pub(crate) fn see(&mut self, now: Nanos, cause: bool) -> bool {
+    #[must_use]
+    pub fn see(&mut self, now: Nanos, cause: bool) -> bool {
         if !cause {
             self.since = None;
         }
@@ -57,7 +58,7 @@ impl Holders {
     }
 
     /// Takes a look at the service's sources.
-    pub(crate) fn look(&mut self, now: Nanos, lasting: bool, sources: &[SourceUse]) {
+    pub fn look(&mut self, now: Nanos, lasting: bool, sources: &[SourceUse]) {
         if lasting {
             self.named.clear();
             if let Some((offenders, limit)) = offenders(sources) {
@@ -76,7 +77,7 @@ impl Holders {
     }
 
     /// Lifts a limit that nobody needed for long, also while the sources cannot be looked at.
-    pub(crate) fn expire(&mut self, now: Nanos) {
+    pub fn expire(&mut self, now: Nanos) {
         if self.limit.is_some_and(|(_, needed)| now.since(needed) > LIFTED_AFTER) {
             self.limit = None;
             self.named.clear();
@@ -84,17 +85,20 @@ impl Holders {
     }
 
     /// Silent or slow connections that a source may have before it opens no more.
-    pub(crate) fn limit(&self) -> Option<u32> {
+    #[must_use]
+    pub fn limit(&self) -> Option<u32> {
         self.limit.map(|(limit, _)| limit)
     }
 
     /// Whether the table of sources is to be read more often.
-    pub(crate) fn urgent(&self) -> bool {
+    #[must_use]
+    pub fn urgent(&self) -> bool {
         self.since.is_some()
     }
 
     /// What an operator should know of it.
-    pub(crate) fn words(&self) -> Option<String> {
+    #[must_use]
+    pub fn words(&self) -> Option<String> {
         let (limit, _) = self.limit?;
         let shown = self.named.iter().take(NAMED_MAX);
         let names: Vec<String> =

@@ -25,7 +25,7 @@
 //! | --- | --- | --- | --- |
 //! | Envoy | its runtime (adapter/envoy/runtime.rs) | the layer lives for 1 s | 1 / the share that it acknowledged |
 //! | HAProxy | the answers to its questions | its rules obey for 1 s | 1 / the share that the question names |
-//! | nginx | names of files (adapter/closed.rs) | a name is of one tenth of a second | 1 / the share of its tenth |
+//! | nginx, Caddy | names of files (adapter/closed.rs) | a name is of one tenth of a second | 1 / the share of its tenth |
 //!
 //! An Envoy that asks as much as before, although it said so, is not told anything for a minute. Of the others
 //! the share of each question is known ([`crate::Ask::share`]).
@@ -46,9 +46,9 @@ pub(crate) const PARTS: u32 = 10_000;
 const SURPLUS: f64 = 1.5;
 /// A share below the first one begins it, after so many ticks, and one above the second ends it: a question
 /// more is cheap.
-const BEGINS: f64 = 0.6;
+const BEGINS: f64 = 0.8;
 const BEGINS_TICKS: u32 = 3;
-const ENDS: f64 = 0.8;
+const ENDS: f64 = 0.9;
 /// The least share: less would say too little about what comes.
 const LEAST: f64 = 0.01;
 const PARTS_MIN: u32 = PARTS / 100;
@@ -423,8 +423,8 @@ mod tests {
         assert!((share - 0.03).abs() < 0.005, "{share}");
         let share = world.run(30, 4e6, Some(800.0));
         assert!((share - LEAST).abs() < 1e-9, "{share}");
-        assert_eq!(World::new().run(50, 1_900.0, Some(800.0)), 1.0, "0.63 is worth nothing");
-        assert_eq!(World::new().run(50, 490.0, Some(8.0)), 1.0, "300 a second are asked about");
+        assert_eq!(World::new().run(50, 1_400.0, Some(800.0)), 1.0, "0.86 is worth nothing");
+        assert_eq!(World::new().run(50, 370.0, Some(8.0)), 1.0, "300 a second are asked about");
         let share = World::new().run(50, 1_000.0, Some(8.0));
         assert!((share - 0.3).abs() < 0.02, "{share}");
     }

@@ -84,6 +84,8 @@ pub struct Completion {
     /// Time from the request to the end of the response, where the proxy tells it; else the time
     /// between question and report counts.
     pub duration: Option<Nanos>,
+    /// How long the proxy waited for the answer to its question, where it tells it.
+    pub waited: Option<Nanos>,
 }
 
 impl Completion {

@@ -8,7 +8,7 @@ use crate::flight::Completion;
 use crate::onset::Onset;
 use crate::refusal::Backlog;
 use crate::reports::Reports;
-use crate::turns::{Turn, Turns};
+use crate::turns::{Turn, Turns, Waited};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_config::ServiceConfig;
@@ -143,6 +143,7 @@ pub(crate) struct Service {
     rate: AtomicU64,
     /// How long turns of the proxy are, in nanoseconds, as of the last tick.
     turn: AtomicU64,
+    waited: Waited,
 }
 
 /// A chain's word on a request, and whether it goes on to the server.
@@ -198,6 +199,7 @@ impl Service {
             backlog: Backlog::default(),
             rate: AtomicU64::new(0),
             turn: AtomicU64::new(0),
+            waited: Waited::default(),
         }
     }
 
@@ -353,6 +355,7 @@ impl Service {
         completion: &Completion,
     ) {
         let took = took(times, completion);
+        completion.waited.into_iter().for_each(|waited| self.waited.add(waited));
         self.reports.complete(times, took);
         self.status(completion.status_seen());
         if let Some(bucket) = bucket {
@@ -488,7 +491,7 @@ impl Service {
         let (late, took) = self.reports.usual();
         let mut limited = self.limited();
         limited.onset.tick(now, late, took);
-        self.turn.store(limited.turns.tick(now).0, Relaxed);
+        self.turn.store(limited.turns.tick(now, &self.waited).0, Relaxed);
     }
 
     /// In the shape of the dataplane: each request is a connection with one exchange.

@@ -5,7 +5,11 @@
 //!
 //! It shows by the time for which nobody asks. Where the proxy shares its processor with this process, questions are spread over
 //! the turn, and nothing shows; nginx says what time it was when its turn began (`$msec`), and which worker it is.
+//!
+//! Caddy has no turns: each thing that is to be done waits behind all others. It says how long it waited for our answer, which takes
+//! us no time. Two things were to be done for that, to ask and to read; so half of it counts as a turn.
 
+use crate::counters::Counter;
 use tidegate_units::Nanos;
 
 /// Seconds in which half of what was seen is forgotten.
@@ -17,6 +21,8 @@ const TURNS_MIN: f64 = 2.0;
 const CHANCE: f64 = 2.0;
 /// A longer pause is none of a loop: nobody came, or the proxy stood still.
 const MOST: Nanos = Nanos::from_millis(500);
+/// Things that a proxy without turns does between its question and our answer.
+const THINGS: f64 = 2.0;
 /// So many workers are told apart.
 const WORKERS: usize = 64;
 /// A turn in which a worker asks less often says nothing: a quiet worker begins one for each request.
@@ -44,6 +50,48 @@ pub(crate) struct Turns {
     /// The place that the next unknown one takes, once all are taken.
     oldest: usize,
     between_turns: Pauses,
+    waits: Waits,
+}
+
+/// How long proxies have waited for answers.
+#[derive(Debug, Default)]
+pub(crate) struct Waited {
+    ns: Counter,
+    number: Counter,
+}
+
+impl Waited {
+    pub(crate) fn add(&self, waited: Nanos) {
+        self.ns.add(waited.min(MOST).0);
+        self.number.one();
+    }
+}
+
+/// The same as the last tick found it, and the sums of late: seconds, and how many.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    ns: u64,
+    number: u64,
+    seconds: f64,
+    of: f64,
+}
+
+impl Waits {
+    /// Keeps so much of what is old; what one thing waits.
+    fn take(&mut self, waited: &Waited, keep: f64) -> Nanos {
+        // First what is counted last.
+        let number = waited.number.get();
+        let ns = waited.ns.get();
+        let new = Nanos(ns.saturating_sub(self.ns)).as_secs_f64();
+        self.seconds = keep * self.seconds + new;
+        self.of = keep * self.of + number.saturating_sub(self.number) as f64;
+        (self.ns, self.number) = (ns, number);
+        if self.of > 0.0 {
+            Nanos::from_secs_f64(self.seconds / self.of / THINGS)
+        } else {
+            Nanos::ZERO
+        }
+    }
 }
 
 /// The present turn of one worker, and how often it has asked in it.
@@ -112,10 +160,11 @@ impl Turns {
     }
 
     /// Once a tick: how long turns are.
-    pub(crate) fn tick(&mut self, now: Nanos) -> Nanos {
+    pub(crate) fn tick(&mut self, now: Nanos, waited: &Waited) -> Nanos {
         let keep = (-now.since(self.ticked).as_secs_f64() / HALF_LIFE).exp2();
         self.ticked = self.ticked.max(now);
-        self.between_questions.fade(keep).max(self.between_turns.fade(keep))
+        let turns = self.between_questions.fade(keep).max(self.between_turns.fade(keep));
+        turns.max(self.waits.take(waited, keep))
     }
 }
 
@@ -179,7 +228,7 @@ mod tests {
             self.turns.asks(now, turn);
             if now.since(self.ticked) >= Nanos::from_millis(100) {
                 self.ticked = now;
-                self.found = self.turns.tick(now).as_secs_f64();
+                self.found = self.turns.tick(now, &Waited::default()).as_secs_f64();
             }
         }
     }
@@ -195,6 +244,30 @@ mod tests {
     }
 
     #[test]
+    fn half_of_what_a_proxy_waits_for_an_answer_is_a_turn() {
+        let (mut turns, waited) = (Turns::default(), Waited::default());
+        let mut tick = |tenths: u64, waits: &[Nanos]| {
+            waits.iter().for_each(|wait| waited.add(*wait));
+            turns.tick(Nanos::from_millis(100 * tenths), &waited)
+        };
+        let millis = Nanos::from_millis;
+        assert_eq!(tick(10, &[]), Nanos::ZERO);
+        assert_eq!(tick(11, &[millis(60), millis(100)]), millis(40));
+        assert_eq!(tick(12, &[]), millis(40), "nothing says otherwise");
+        let mut now = 12;
+        let mut last = Nanos::ZERO;
+        for _ in 0..50 {
+            now += 1;
+            last = tick(now, &[Nanos(400_000); 80]);
+        }
+        assert!(last < Nanos(250_000), "calm: {last}");
+        assert!(
+            tick(now + 1, &[Nanos::from_secs(60); 8_000]) <= millis(250),
+            "as long as any turn"
+        );
+    }
+
+    #[test]
     fn a_loop_shows_by_its_turns_however_many_ask_in_one() {
         for (a_second, batch, expected) in
             [(9_000, 900, 0.1), (9_000, 450, 0.05), (1_000, 100, 0.1), (400, 40, 0.1)]
@@ -205,7 +278,7 @@ mod tests {
         for even in [1, 3, 10, 100, 9_000] {
             assert_eq!(ask(even, 1).found, 0.0, "{even}, one after the other");
         }
-        assert_eq!(Turns::default().tick(Nanos::SECOND), Nanos::ZERO);
+        assert_eq!(Turns::default().tick(Nanos::SECOND, &Waited::default()), Nanos::ZERO);
     }
 
     /// Arrivals by chance at any rate are no turns, but for moments.
@@ -224,7 +297,9 @@ mod tests {
                 turns.asks(Nanos::from_secs_f64(now), None);
                 while f64::from(ticks) * 0.1 < now {
                     ticks += 1;
-                    found += u32::from(turns.tick(Nanos::from_secs_f64(now)) > Nanos::ZERO);
+                    found += u32::from(
+                        turns.tick(Nanos::from_secs_f64(now), &Waited::default()) > Nanos::ZERO,
+                    );
                 }
             }
             assert!(found * 50 <= ticks, "{a_second}/s: in {found} of {ticks} ticks");
@@ -287,7 +362,7 @@ mod tests {
                 turns.asks(began, Some(Turn { worker: 7, began }));
             }
             if n == 49 || n == 52 {
-                let turn = turns.tick(began).as_secs_f64();
+                let turn = turns.tick(began, &Waited::default()).as_secs_f64();
                 assert!((0.015..0.025).contains(&turn), "{n}: {turn}");
             }
         }
@@ -303,7 +378,7 @@ mod tests {
             let began = now + Nanos::from_secs(set);
             (0..5).for_each(|_| turns.asks(now, Some(Turn { worker: 1, began })));
             if n % 100 == 50 {
-                assert!(turns.tick(now) < Nanos::from_millis(5), "{n}");
+                assert!(turns.tick(now, &Waited::default()) < Nanos::from_millis(5), "{n}");
             }
         }
         // More workers than are told apart forget each other, and say nothing.
@@ -313,7 +388,7 @@ mod tests {
             let began = Nanos(now.0 / 100_000_000 * 100_000_000);
             many.asks(now, Some(Turn { worker: (n % 100) as u32, began }));
         }
-        assert_eq!(many.tick(Nanos::from_secs(4)), Nanos::ZERO);
+        assert_eq!(many.tick(Nanos::from_secs(4), &Waited::default()), Nanos::ZERO);
     }
 
     /// Eight workers that are asked now and then, and one that has much to do: none has long turns. Nor do they hide

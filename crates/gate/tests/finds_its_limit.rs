@@ -85,6 +85,9 @@ struct World {
     turn: Nanos,
     /// It asks all through its turn, as one does that shares its processor with the gate, and says when that began.
     says: bool,
+    /// The proxy has no turns: each thing that is to be done waits for so long behind all others. It tells the time of the
+    /// server, and what it waited for the answer.
+    queues: Nanos,
     /// What tells a beginning is not passed on.
     blind: bool,
     shed: bool,
@@ -119,6 +122,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
             server: Server::default(),
             turn: Nanos::ZERO,
             says: false,
+            queues: Nanos::ZERO,
             blind: false,
             shed: false,
         }
@@ -213,10 +217,11 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
             POLL
         } else {
             // The proxy reads the answer in its next turn.
-            let sent = if self.says { self.in_turn(at) } else { at + self.turn };
-            let served = sent + self.serve(sent);
-            let took = self.in_turn(served).since(at);
-            let all = at.since(came) + took;
+            let sent = if self.says { self.in_turn(at) } else { at + self.turn } + self.queues;
+            let served = sent + self.serve(sent) + self.queues;
+            let begun = if self.queues > Nanos::ZERO { sent } else { at };
+            let took = self.in_turn(served).since(begun);
+            let all = begun.since(came) + took + self.queues;
             seen.good += u64::from(all <= OBJECTIVE);
             seen.times.push(all);
             took
@@ -226,8 +231,11 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
         let lost = self.random() < self.kind.lost;
         if let Some(token) = answer.token.filter(|_| !lost) {
             self.numbers += 1;
-            let completion = Completion { status: 200, duration: Some(took), first_byte: None };
-            let at = at + took + receiving + self.kind.late;
+            let queues = Some(self.queues).filter(|queues| *queues > Nanos::ZERO);
+            let waited = queues.map(|queues| queues + queues);
+            let completion =
+                Completion { status: 200, duration: Some(took), waited, first_byte: None };
+            let at = at + self.queues + took + self.queues + receiving + self.kind.late;
             self.reports.insert((at, self.numbers), (token, completion));
         }
     }
@@ -362,6 +370,33 @@ fn turns_are_given_enough(says: bool) {
             world.turn = Nanos::ZERO;
             world.run(0.5, 20);
         }
+    }
+}
+
+/// A proxy in which each thing waits behind all others, as the goroutines of Caddy, and which tells what it waited.
+#[test]
+fn a_proxy_that_says_how_long_it_waits_is_given_enough_for_it() {
+    for ms in [5, 20, 50, 100] {
+        let mut world = World::new(Reports::default());
+        world.run(0.5, 10);
+        assert_eq!(world.run(0.9, 30).refused, 0);
+        for load in [3.0, 10.0] {
+            world.queues = Nanos::from_millis(ms);
+            let first = world.run(load, 5);
+            let steady = world.run(load, 10);
+            let (begin, share, slow) =
+                (goodput(&first, 5), goodput(&steady, 10), p99(steady.times));
+            println!("{ms} ms, {load}: {begin:.3}, then {share:.3} of C, p99 {slow}");
+            assert!(share >= 0.95 && begin >= 0.85, "{ms} ms, {load}: {begin}, {share}");
+            assert!(slow <= OBJECTIVE, "{ms} ms, {load}: {slow}");
+            world.queues = Nanos::ZERO;
+            world.run(0.5, 20);
+        }
+        world.queues = Nanos::from_millis(ms);
+        world.shed = false;
+        world.run(0.3, 20);
+        let calm = world.run(0.9, 60);
+        assert_eq!((calm.refused, world.shed), (0, false), "{ms} ms");
     }
 }
 

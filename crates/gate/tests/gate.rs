@@ -308,6 +308,7 @@ fn a_report_ends_a_request_and_its_times_are_counted() {
         status: 200,
         first_byte: Some(Nanos::from_millis(10)),
         duration: Some(Nanos::from_millis(30)),
+        waited: None,
     };
     let later = NOW + Nanos::from_millis(40);
     let token = Id::Token(answer.token.unwrap());
@@ -333,7 +334,7 @@ fn a_report_ends_a_request_and_its_times_are_counted() {
 fn slow_clients_are_not_in_flight_and_leave_no_hole() {
     let (gate, _) = gate("enforce", ServiceLimits::default());
     let took = Nanos::from_millis(100);
-    let done = Completion { status: 200, first_byte: None, duration: Some(took) };
+    let done = Completion { status: 200, duration: Some(took), ..Completion::default() };
     let (mut reports, mut levels) = (std::collections::VecDeque::new(), Vec::new());
     let slow: Vec<_> =
         (0..50).filter_map(|_| gate.ask(NOW, &ask("/", "192.0.2.1")).token).collect();

@@ -313,7 +313,8 @@ impl Report {
     pub(crate) fn end(&mut self, status: u16, body: Nanos) {
         let Some(token) = self.token.take() else { return };
         let head = self.first_byte.unwrap_or_else(|| self.took());
-        let completion = Completion { status, first_byte: Some(head), duration: Some(head + body) };
+        let (first_byte, duration) = (Some(head), Some(head + body));
+        let completion = Completion { status, first_byte, duration, waited: None };
         self.front.gate.complete(self.front.now(), Id::Token(token), &completion);
     }
 

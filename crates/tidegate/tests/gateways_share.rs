@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Far more comes than passes: the real nginx, HAProxy and Envoy refuse most of it without a question, as tidegate
+//! Far more comes than passes: the real nginx, HAProxy, Envoy and Caddy refuse most of it without a question, as tidegate
 //! tells them to, and stop by themselves when it does not answer. The world is that of the file gateways.rs.
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
@@ -17,6 +17,8 @@ use tidegate_units::{Clock, MonotonicClock, Nanos};
 const CLIENTS: usize = 16;
 /// What a share may live, and something for a machine that is busy.
 const LEASE: Duration = Duration::from_millis(1_300);
+/// Twice this after a kill the proxy still refuses what it does not ask about.
+const AT_ONCE: Duration = Duration::from_millis(200);
 /// How long after a flash crowd nobody is refused any more.
 const RECOVERY: Duration = Duration::from_secs(2);
 /// What only a proxy may say, as a client would forge it: that it is in a slot that is open, or in one that is not,
@@ -40,6 +42,18 @@ fn envoy_refuses_by_itself_and_fails_open() {
     refuses_by_itself(Proxy::Envoy);
 }
 
+#[test]
+fn caddy_refuses_by_itself_and_fails_open() {
+    refuses_by_itself(Proxy::Caddy);
+}
+
+/// What clients have seen.
+#[derive(Default)]
+struct Counts {
+    answered: AtomicU64,
+    served: AtomicU64,
+}
+
 /// Ends the load of a test, however the test ends.
 struct Ended<'a>(&'a AtomicBool);
 
@@ -50,12 +64,13 @@ impl Drop for Ended<'_> {
 }
 
 /// Asks on until the end, and counts the responses.
-fn asks_on(proxy: Proxy, world: &World, (ended, answered): (&AtomicBool, &AtomicU64)) {
+fn asks_on(proxy: Proxy, world: &World, (ended, counts): (&AtomicBool, &Counts)) {
     let mut client = Http::connect(world.front);
     while !ended.load(Relaxed) {
         let response = client.ask(FORGED);
         is_right(proxy, &response);
-        answered.fetch_add(1, Relaxed);
+        counts.answered.fetch_add(1, Relaxed);
+        counts.served.fetch_add(u64::from(response.status == 200), Relaxed);
         if response.header("connection").is_some_and(|said| said.eq_ignore_ascii_case("close")) {
             client = Http::connect(world.front);
         }
@@ -87,8 +102,8 @@ fn counted(world: &World, reason: Option<&str>) -> u64 {
 fn refuses_by_itself(proxy: Proxy) {
     let world = World::telling(proxy, "{name: fixed, rate: 20/s, burst: 5}", false);
     wait_for("the limit is in force", || world.status()?.services[0].limits.rate);
-    let (ended, answered) = (AtomicBool::new(false), AtomicU64::new(0));
-    under_load(proxy, &world, (&ended, &answered));
+    let (ended, counts) = (AtomicBool::new(false), Counts::default());
+    under_load(proxy, &world, (&ended, &counts));
     // The flash crowd has left: those who come now are asked about, and are fewer than the limit.
     std::thread::sleep(RECOVERY);
     let mut client = Http::connect(world.front);
@@ -98,13 +113,13 @@ fn refuses_by_itself(proxy: Proxy) {
         std::thread::sleep(Duration::from_millis(100));
     }
     ended.store(false, Relaxed);
-    killed(proxy, &world, (&ended, &answered));
+    killed(proxy, &world, (&ended, &counts));
 }
 
-fn under_load(proxy: Proxy, world: &World, (ended, answered): (&AtomicBool, &AtomicU64)) {
+fn under_load(proxy: Proxy, world: &World, (ended, counts): (&AtomicBool, &Counts)) {
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
-            scope.spawn(|| asks_on(proxy, world, (ended, answered)));
+            scope.spawn(|| asks_on(proxy, world, (ended, counts)));
         }
         // Whoever waits below and gives up must not leave them running.
         let _ended = Ended(ended);
@@ -112,11 +127,11 @@ fn under_load(proxy: Proxy, world: &World, (ended, answered): (&AtomicBool, &Ato
         wait_for("the proxy refuses by itself", || {
             (by_proxy() > 1_000 && counted(world, Some("token")) > 0).then_some(())
         });
-        demand_is_what_comes(proxy, world, answered);
+        demand_is_what_comes(proxy, world, &counts.answered);
 
         // It hangs while the proxy refuses: that ends by itself, and all pass.
         world.stop();
-        if matches!(proxy, Proxy::Nginx) {
+        if matches!(proxy, Proxy::Nginx | Proxy::Caddy) {
             unanswered_is_refused_while_closed(world);
         }
         std::thread::sleep(LEASE);
@@ -133,7 +148,7 @@ fn under_load(proxy: Proxy, world: &World, (ended, answered): (&AtomicBool, &Ato
     });
 }
 
-/// Just now it has hung: what nginx asks about in vain would all be too much, while slots are closed.
+/// Just now it has hung: what the proxy asks about in vain would all be too much, while slots are closed.
 fn unanswered_is_refused_while_closed(world: &World) {
     let begin = MonotonicClock.now();
     let since = || MonotonicClock.now().since(begin);
@@ -156,7 +171,7 @@ fn unanswered_is_refused_while_closed(world: &World) {
         all.into_iter().flat_map(|one| one.join().unwrap()).collect()
     });
     println!("{} waited for an answer that did not come", waited.len());
-    assert!(!waited.is_empty(), "nginx asked about nothing");
+    assert!(!waited.is_empty(), "the proxy asked about nothing");
     assert!(waited.iter().all(|status| *status == 503), "{waited:?}\n{}", world.log());
 }
 
@@ -175,18 +190,26 @@ fn demand_is_what_comes(proxy: Proxy, world: &World, answered: &AtomicU64) {
     assert!(by_proxy as f64 > 0.3 * came as f64, "{by_proxy} of {came} were refused unasked");
 }
 
-/// It is killed while the proxy refuses: nobody fails, and all pass within the lease.
-fn killed(proxy: Proxy, world: &World, (ended, answered): (&AtomicBool, &AtomicU64)) {
+/// It is killed while the proxy refuses: nobody fails, what the proxy asks about passes at once, and all pass within
+/// the lease.
+fn killed(proxy: Proxy, world: &World, (ended, counts): (&AtomicBool, &Counts)) {
     let before = counted(world, Some("by-proxy"));
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
-            scope.spawn(|| asks_on(proxy, world, (ended, answered)));
+            scope.spawn(|| asks_on(proxy, world, (ended, counts)));
         }
         let _ended = Ended(ended);
         wait_for("the proxy refuses by itself", || {
             (counted(world, Some("by-proxy")) > before + 1_000).then_some(())
         });
         world.signal(Signal::KILL);
+        // What was told is in force for longer, and nobody is there to let anybody in.
+        std::thread::sleep(AT_ONCE);
+        let served = counts.served.load(Relaxed);
+        std::thread::sleep(AT_ONCE);
+        let more = counts.served.load(Relaxed) - served;
+        println!("{proxy:?}: {more} passed while it was gone and slots were closed");
+        assert!(more > 0, "what is asked about does not pass\n{}", world.log());
         std::thread::sleep(LEASE);
         let passed = world.requests(5).iter().all(|response| response.status == 200);
         assert!(passed, "it was killed\n{}", world.log());

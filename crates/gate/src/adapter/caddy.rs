@@ -3,10 +3,11 @@
 //!
 //! ```text
 //! {"level":"info","ts":1795657665.2,"logger":"http.log.access.log0","msg":"handled request",
-//!  "user_id":"0123456789abcdef","duration":0.006,"size":3,"status":200}
+//!  "user_id":"0123456789abcdef 1.5 3.25 0.4","duration":0.006,"size":3,"status":200}
 //! ```
 //!
-//! The token is the field `tidegate`, or `user_id`, which is what a configuration can set in any version.
+//! The token is the field `tidegate`, or `user_id`, which is what a configuration can set in any version. Behind it may be, in
+//! milliseconds, how long the application took to the head and to the end of its response, and how long Caddy waited for our answer.
 //! docs/gateways.md has the configuration of Caddy for both.
 
 use super::http::{self, Served};
@@ -15,6 +16,7 @@ use super::syslog::time;
 use super::{Context, forward_auth};
 use crate::{Completion, Id, Token};
 use serde::Deserialize;
+use tidegate_units::Nanos;
 
 /// Serves until it is dropped.
 pub(super) async fn serve(context: Context) {
@@ -56,8 +58,8 @@ struct Line {
 
 /// What a datagram of Caddy reports: `Ok(None)` of a request that is not followed.
 ///
-/// Caddy's time is from the head of the request to the end of the response. It does not hold responses
-/// back, so as long as the client takes what the server sends the server works on it.
+/// Caddy's own time is from the head of the request to the end of the response, the question included. It does not hold
+/// responses back, so as long as the client takes what the server sends the server works on it.
 ///
 /// # Errors
 /// What is not understood.
@@ -65,9 +67,28 @@ pub fn caddy_report(datagram: &[u8]) -> Result<Option<(Token, Completion)>, &'st
     let line: Line = serde_json::from_slice(datagram).map_err(|_| "no line of an access log")?;
     let status = Some(line.status).filter(|status| *status < 1000).ok_or("no status")?;
     let duration = time(line.duration).ok_or("no time")?;
-    let token = [line.tidegate, line.user_id].into_iter().flatten().find_map(|id| id.parse().ok());
-    let completion = Completion { status, first_byte: None, duration: Some(duration) };
-    Ok(token.map(|token| (token, completion)))
+    let said = [line.tidegate, line.user_id].into_iter().flatten().find_map(|id| said(&id));
+    Ok(said.map(|Said { token, took, waited }| {
+        let (first_byte, took) = took.map_or((None, duration), |(head, end)| (Some(head), end));
+        (token, Completion { status, first_byte, duration: Some(took), waited })
+    }))
+}
+
+/// What our field of a line says.
+struct Said {
+    token: Token,
+    /// What the application took to the head and to the end of its response.
+    took: Option<(Nanos, Nanos)>,
+    /// What Caddy waited for the answer.
+    waited: Option<Nanos>,
+}
+
+fn said(field: &str) -> Option<Said> {
+    let mut parts = field.split(' ');
+    let token = parts.next()?.parse().ok()?;
+    let mut millis = || time(parts.next()?.parse::<f64>().ok()? / 1e3);
+    let (took, waited) = (millis().zip(millis()), millis());
+    Some(Said { token, took, waited })
 }
 
 #[cfg(test)]
@@ -97,6 +118,32 @@ mod tests {
             });
             assert_eq!(report, found, "{line}");
         }
+    }
+
+    #[test]
+    fn the_applications_part_is_the_servers_time() {
+        let millis = Nanos::from_millis;
+        let whole = (None, Some(millis(50)), None);
+        let (head, end) = (Some(Nanos(1_500_000)), Some(Nanos(3_250_000)));
+        for (id, found) in [
+            ("00000000000000ff 1.5 3.25 20", (head, end, Some(millis(20)))),
+            ("00000000000000ff 1.5 3.25", (head, end, None)),
+            ("00000000000000ff 1.5 3.25 -", (head, end, None)),
+            ("00000000000000ff", whole),
+            ("00000000000000ff ", whole),
+            ("00000000000000ff 1.5", whole),
+            ("00000000000000ff  ", whole),
+            ("00000000000000ff 1.5 x", whole),
+            ("00000000000000ff -1 3", whole),
+        ] {
+            let line = format!(r#"{{"user_id":"{id}","duration":0.05,"status":200}}"#);
+            let (token, completion) = caddy_report(line.as_bytes()).unwrap().unwrap();
+            assert_eq!(token.to_string(), "00000000000000ff");
+            let Completion { first_byte, duration, waited, .. } = completion;
+            assert_eq!((first_byte, duration, waited), found, "{id:?}");
+        }
+        let refused = br#"{"user_id":" 1.5 3.25","duration":0.05,"status":503}"#;
+        assert!(caddy_report(refused).unwrap().is_none());
     }
 
     #[test]

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What share of its requests nginx is to ask about (see [`crate::asked`]), by names of files.
+//! What share of its requests nginx or Caddy is to ask about (see [`crate::asked`]), by names of files.
 //!
-//! nginx puts each request into one of 256 slots at random, and looks whether there is a file for the slot in this tenth
+//! The proxy puts each request into one of 256 slots at random, and looks whether there is a file for the slot in this tenth
 //! of a second. That costs it a look-up of a name. The directory is beside the socket at which it asks:
 //!
 //! ```text
 //! edge.sock.closed/
 //!   from-28/28 29 … ff            the slots that are closed while 0x28 of 256 stay open
-//!   1764350000.7 -> from-28       a tenth of a second to come, by nginx's clock
+//!   1764350000.7 -> from-28       a tenth of a second to come, by the proxy's clock
 //! ```
 //!
-//! Names are written only for tenths to come, and only while questions come: they say what time nginx has. A question may
+//! Names are written only for tenths to come, and only while questions come: they say what time the proxy has. A question may
 //! have waited for its turn, so it is the later one of its time and our own (both are on one host).
 //! So a name is a lease of less than a second, and nobody has to take it back. What was said of a tenth does not
 //! change once it has begun; so each question of it has a known share.
@@ -27,24 +27,24 @@ use tidegate_units::Nanos;
 
 /// The values of two hexadecimal digits.
 const SLOTS: u32 = 256;
-/// Tenths after that of a question for which names are written: the first one no worker of nginx has begun,
+/// Tenths after that of a question for which names are written: the first one no worker of a proxy has begun,
 /// though their clocks differ by some milliseconds.
 const FIRST: u64 = 2;
 const LAST: u64 = 8;
 const TENTH: Nanos = Nanos::from_millis(100);
-/// Further apart than this the two clocks are not one, or it was set: that of nginx counts.
+/// Further apart than this the two clocks are not one, or it was set: that of the proxy counts.
 const APART: u64 = 50;
 /// Tenths that are remembered for questions on their way.
 const REMEMBERED: u64 = 30;
-/// In so many tenths in a row nginx has asked about what is closed: it does not look. Then it is told nothing for a while.
+/// In so many tenths in a row the proxy has asked about what is closed: it does not look. Then it is told nothing for a while.
 const UNHEEDED_MAX: u32 = 10;
 const PAUSE: u64 = 600;
 /// Questions about closed slots that are expected of one that does not look: with fewer a tenth says nothing.
 const EXPECTED_MIN: u32 = 2;
-/// nginx runs as another user; who may enter the directory of the socket may look here.
+/// The proxy runs as another user; who may enter the directory of the socket may look here.
 const MODE: u32 = 0o755;
 
-/// Where nginx has put a request, and when.
+/// Where the proxy has put a request, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     number: u8,
@@ -67,20 +67,20 @@ impl Slot {
         Some(Self { number: u8::from_str_radix(slot, 16).ok()?, tenth })
     }
 
-    /// The tenth that it is now for nginx, by the time of day: no earlier than that of the question.
+    /// The tenth that it is now for the proxy, by the time of day: no earlier than that of the question.
     fn latest(self, now: Nanos) -> u64 {
         let now = now.0 / TENTH.0;
         if now.abs_diff(self.tenth) <= APART { now.max(self.tenth) } else { self.tenth }
     }
 }
 
-/// What one gateway has told its nginx.
+/// What one gateway has told its proxy.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
-    /// `None`: nginx cannot look there.
+    /// `None`: the proxy cannot look there.
     directory: Option<PathBuf>,
     told: Mutex<Told>,
-    /// Why nginx is told nothing. Apart from the rest, which is locked while names are written.
+    /// Why the proxy is told nothing. Apart from the rest, which is locked while names are written.
     trouble: Mutex<Option<String>>,
 }
 
@@ -95,17 +95,17 @@ struct Told {
     /// The latest tenth of a question.
     at: u64,
     heeded: Heeded,
-    /// Why nginx is told nothing: names cannot be written, or it does not look.
+    /// Why the proxy is told nothing: names cannot be written, or it does not look.
     unwritten: Option<String>,
     unheeded: Option<String>,
 }
 
-/// Whether nginx looks.
+/// Whether the proxy looks.
 #[derive(Debug, Default)]
 struct Heeded {
     /// Questions about closed slots since the latest tenth began.
     closed: u32,
-    /// The same, of an nginx that does not look, times [`SLOTS`].
+    /// The same, of one that does not look, times [`SLOTS`].
     expected: u32,
     /// Tenths in a row in which it did not.
     not: u32,
@@ -146,7 +146,7 @@ impl Closed {
         Self { directory, told: Mutex::default(), trouble: Mutex::default() }
     }
 
-    /// The share by which this request was asked about, of [`PARTS`]; `None`: nginx cannot be told any.
+    /// The share by which this request was asked about, of [`PARTS`]; `None`: the proxy cannot be told any.
     pub(super) fn share(&self, slot: Slot) -> Option<u32> {
         self.directory.as_ref()?;
         let mut told = self.told();
@@ -171,7 +171,7 @@ impl Closed {
         }
     }
 
-    /// Why nginx is told nothing; `None`: nothing keeps it from looking.
+    /// Why the proxy is told nothing; `None`: nothing keeps it from looking.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -197,8 +197,8 @@ impl Drop for Closed {
 }
 
 impl Told {
-    /// Once a tenth; whether this is the first time in it. What cannot be written is not told: nginx asks about
-    /// everything.
+    /// Once a tenth; whether this is the first time in it. What cannot be written is not told: the proxy asks
+    /// about everything.
     fn follow(&mut self, directory: &Path, tenth: u64, open: u32) -> bool {
         let set_back = tenth + LAST < self.at;
         if tenth <= self.at && !set_back {
@@ -231,7 +231,7 @@ impl Told {
         true
     }
 
-    /// Whether nginx looks, as far as that is known.
+    /// Whether the proxy looks, as far as that is known.
     fn may_be_told(&mut self, directory: &Path, tenth: u64, set_back: bool) -> bool {
         let looks = self.heeded.looks() == Some(true);
         let pauses = self.heeded.pause > tenth && !set_back;
@@ -242,8 +242,8 @@ impl Told {
         if self.heeded.not >= UNHEEDED_MAX {
             (self.heeded.not, self.heeded.pause) = (0, tenth + PAUSE);
             self.unheeded = Some(format!(
-                "nginx asks about what is closed: it does not look into {}. Is that the path in its `if`, \
-                 and may it enter?",
+                "it asks about what is closed, so it does not look into {}. Is that the path in its \
+                 configuration, and may it enter?",
                 directory.display()
             ));
         }
@@ -285,7 +285,7 @@ fn open(parts: u32) -> u32 {
     open.div_ceil(step) * step
 }
 
-/// As nginx writes it.
+/// As the proxy writes it.
 fn name(tenth: u64) -> String {
     format!("{}.{}", tenth / 10, tenth % 10)
 }

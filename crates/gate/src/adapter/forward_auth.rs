@@ -3,9 +3,10 @@
 //! give any other response to the client as it is: Caddy and Traefik.
 //!
 //! A question without method or target is counted, and passes. A refusal has no header that is not meant
-//! for the client.
+//! for the client. The target of the question itself is the proxy's: it may name a slot (see [`super::closed`]).
 
 use super::Context;
+use super::closed::Slot;
 use super::http::{self, Reply};
 use crate::{Ask, Headers, STATUS};
 use http_body_util::Full;
@@ -35,7 +36,7 @@ pub(super) fn answer(context: &Context, request: &Parts) -> Reply {
         return http::of_status(StatusCode::NO_CONTENT);
     };
     let hop = usize::from(context.config.client_hop);
-    let answer = context.ask(&Ask {
+    let ask = Ask {
         gateway: &context.config.name,
         method,
         host: headers.get(HOST).filter(|host| !host.is_empty()),
@@ -46,7 +47,8 @@ pub(super) fn answer(context: &Context, request: &Parts) -> Reply {
         share: None,
         turn: None,
         headers: &headers,
-    });
+    };
+    let answer = context.ask_of_slot(request.uri.query().and_then(Slot::of), ask);
     let Some(refusal) = &answer.refusal else { return http::passes(&answer) };
     let status = StatusCode::from_u16(STATUS).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     http::refuses(status, refusal).map(|_| Full::from(refusal.body()))
@@ -89,5 +91,19 @@ mod tests {
             let found = found.map(|address| address.parse::<IpAddr>().unwrap());
             assert_eq!(client(forwarded, hop), found, "{forwarded:?} at {hop}");
         }
+    }
+
+    /// What the example makes Caddy ask, with its placeholders filled in.
+    #[test]
+    fn the_examples_question_says_its_slot() {
+        const EXAMPLE: &str = include_str!("../../../../packaging/Caddyfile");
+        let mut questions = EXAMPLE.lines().filter_map(|line| line.trim().strip_prefix("uri /?"));
+        let question = questions.next().unwrap();
+        let filled = question
+            .replace("{tidegate.slot}", "a7")
+            .replace("{http.vars.tidegate_tenth}", "1764350000.2");
+        let slot = Slot::of(&filled);
+        assert!(slot.is_some() && questions.next().is_none());
+        assert_eq!(slot, Slot::of("slot=a7&at=1764350000.2"));
     }
 }

@@ -31,16 +31,16 @@ pub use syslog::{haproxy_report, nginx_report};
 pub use traefik::{traefik_export, traefik_report};
 pub use unbound::Unbound;
 
-use crate::asked::Listener;
+use crate::asked::{Listener, PARTS};
 use crate::{Answer, Ask, Completion, Gate, Id, Token};
-use closed::Closed;
+use closed::{Closed, Slot};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tidegate_config::{Adapter, GatewayConfig, StayAway};
 use tidegate_model::snapshot::TlsCounts;
-use tidegate_units::{Clock, Nanos};
+use tidegate_units::{Clock, DayClock, Nanos};
 use tokio::sync::{mpsc, watch};
 use tokio::task;
 
@@ -52,7 +52,7 @@ struct Told {
     problems: Vec<(String, String)>,
     /// What its TLS has refused; `None`: its listener speaks none.
     refused: Option<TlsCounts>,
-    /// What its nginx is told without an answer.
+    /// What its proxy is told without an answer.
     closed: Arc<Closed>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Context {
     told: AllTold,
     /// A reload says that files may have changed.
     reread: watch::Receiver<()>,
-    /// What its nginx is told without an answer.
+    /// What its proxy is told without an answer.
     closed: Arc<Closed>,
     /// As it was when the gateway was opened: what a reload may change meanwhile ([`opened`]) is not in it.
     pub(crate) config: Arc<GatewayConfig>,
@@ -80,6 +80,16 @@ impl Context {
     /// Asks the gate, now.
     pub(crate) fn ask(&self, ask: &Ask<'_>) -> Answer {
         self.gate.ask(self.clock.now(), ask)
+    }
+
+    /// Asks the gate, now, for a proxy that looks which slots are closed: it says which one the request is in.
+    fn ask_of_slot(&self, slot: Option<Slot>, ask: Ask<'_>) -> Answer {
+        let share = slot.and_then(|slot| self.closed.share(slot));
+        let answer = self.ask(&Ask { share, ..ask });
+        if let Some(slot) = slot {
+            self.closed.tell((slot, DayClock.now()), answer.share.unwrap_or(PARTS));
+        }
+        answer
     }
 
     /// Reports, now.

@@ -12,12 +12,11 @@ use super::closed::Slot;
 use super::http::{self, Reply, Served};
 use super::listen::{Stream, datagrams, streams};
 use super::{Context, nginx_report};
-use crate::asked::PARTS;
 use crate::{Ask, Headers, Id, Turn};
 use hyper::StatusCode;
 use hyper::http::request::Parts;
 use std::net::IpAddr;
-use tidegate_units::{Clock, DayClock, Nanos};
+use tidegate_units::Nanos;
 
 /// The method of the client's request.
 const METHOD: &str = "x-tidegate-method";
@@ -52,8 +51,7 @@ fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
         return http::of_status(StatusCode::NO_CONTENT);
     };
     let (slot, turn) = request.uri.query().map_or((None, None), said);
-    let share = slot.and_then(|slot| context.closed.share(slot));
-    let answer = context.ask(&Ask {
+    let ask = Ask {
         gateway: &context.config.name,
         method,
         host: headers.get(HOST).filter(|host| !host.is_empty()),
@@ -61,13 +59,11 @@ fn answer(context: &Context, request: &Parts, _: &[u8]) -> Reply {
         client: headers.get(CLIENT).and_then(|client| client.parse::<IpAddr>().ok()),
         request_id: headers.get(http::REQUEST),
         reported_by_id: false,
-        share,
+        share: None,
         turn,
         headers: &headers,
-    });
-    if let Some(slot) = slot {
-        context.closed.tell((slot, DayClock.now()), answer.share.unwrap_or(PARTS));
-    }
+    };
+    let answer = context.ask_of_slot(slot, ask);
     let Some(refusal) = &answer.refusal else { return http::passes(&answer) };
     let mut reply = http::refuses(StatusCode::FORBIDDEN, refusal);
     http::give_reason(&mut reply, &answer);

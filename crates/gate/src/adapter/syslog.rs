@@ -43,6 +43,7 @@ pub fn nginx_report(datagram: &[u8]) -> Option<(Token, Completion)> {
         status: status.parse().ok().filter(|status| *status < 1000)?,
         first_byte: tries(header)?,
         duration: Some(tries(response)?.unwrap_or(whole)),
+        waited: None,
     };
     Some((token.parse().ok()?, completion))
 }
@@ -76,6 +77,7 @@ pub fn haproxy_report(datagram: &[u8]) -> Result<Option<(Token, Completion)>, &'
         status: u16::try_from(status.max(0)).ok().filter(|s| *s < 1000).ok_or("no status")?,
         first_byte: sum(&[*queue, *connect, *response]),
         duration: sum(&[*queue, *connect, *response, *data]),
+        waited: None,
     };
     if *token == "-" {
         return Ok(None);
@@ -132,7 +134,7 @@ mod tests {
         ] {
             let (token, completion) = report(line).unwrap().unwrap();
             assert_eq!(token.to_string(), "00000000000000ff");
-            let Completion { status, first_byte, duration } = completion;
+            let Completion { status, first_byte, duration, .. } = completion;
             assert_eq!((status, ms(first_byte), ms(duration)), found, "{line}");
         }
         assert_eq!(report("tidegate=-|503|-1|-1|-1|0"), Ok(None), "it was refused");

@@ -101,7 +101,8 @@ pub fn traefik_report(line: &[u8]) -> Result<Option<(Token, Completion)>, &'stat
     let duration = line.origin.unwrap_or(line.duration);
     let duration = Some(duration).filter(|ns| *ns <= NANOS_MAX).ok_or("no time")?;
     let token = [line.user, line.header].into_iter().flatten().find_map(|id| id.parse().ok());
-    let completion = Completion { status, first_byte: None, duration: Some(Nanos(duration)) };
+    let completion =
+        Completion { status, duration: Some(Nanos(duration)), ..Completion::default() };
     Ok(token.map(|token| (token, completion)))
 }
 

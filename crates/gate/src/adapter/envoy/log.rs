@@ -26,7 +26,7 @@ pub(super) fn report(
     }
     let (first_byte, duration) = times(common);
     let status = status(entry, common).ok_or("no status")?;
-    Ok(Some((token, Completion { status, first_byte, duration })))
+    Ok(Some((token, Completion { status, first_byte, duration, waited: None })))
 }
 
 fn token(common: &AccessLogCommon) -> Option<&[u8]> {

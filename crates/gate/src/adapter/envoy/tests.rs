@@ -231,7 +231,7 @@ fn an_entry_of_the_log_is_a_completion() {
         let (token, completion) = log::report(&entry(code, common)).unwrap().unwrap();
         assert_eq!(token.to_string(), "00000000000000ff");
         let ms = |time: Option<Nanos>| time.map(|time| time.0 / 1_000_000);
-        let Completion { status, first_byte, duration } = completion;
+        let Completion { status, first_byte, duration, .. } = completion;
         assert_eq!((status, ms(first_byte), ms(duration)), found, "{what}");
     }
 }

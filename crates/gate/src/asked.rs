@@ -62,6 +62,8 @@ const AGE_MAX: Nanos = Nanos::from_millis(500);
 /// told nothing for a while.
 const OBEYS: f64 = 0.9;
 const OBEYS_SECONDS: f64 = 1.0;
+/// A larger share says nothing of that: more may be admitted meanwhile, and asked about.
+const OBEYS_BELOW: f64 = 0.6;
 const PAUSE: Nanos = Nanos::from_secs(60);
 /// A proxy can be told for so long after a question of which the share is known.
 const HEARD_MAX: Nanos = Nanos::SECOND;
@@ -252,7 +254,7 @@ impl Pace {
         self.admitted += weight * (admitted - self.admitted);
         let withheld = before < 1.0;
         self.obeyed |= withheld && told && self.asked < OBEYS * self.before;
-        let in_vain = withheld && told && !self.obeyed;
+        let in_vain = before < OBEYS_BELOW && told && !self.obeyed;
         self.in_vain_s = if in_vain { self.in_vain_s + tick.seconds } else { 0.0 };
         if self.in_vain_s > OBEYS_SECONDS {
             (self.in_vain_s, self.pause) = (0.0, self.at + PAUSE);
@@ -477,6 +479,19 @@ mod tests {
         assert!(
             world.run(120, 8_000.0, Some(800.0)) < 1.0 || world.pace.pause > Nanos::from_secs(60)
         );
+    }
+
+    /// It asks about three of four, and half more is admitted after the share has begun.
+    #[test]
+    fn a_proxy_that_obeys_is_told_on_though_more_is_admitted() {
+        let mut world = World::new();
+        world.run(4, 1_600.0, Some(800.0));
+        for admits in [840.0, 900.0, 960.0, 1_000.0, 1_050.0] {
+            world.run(4, 1_600.0, Some(admits));
+        }
+        world.run(20, 1_600.0, Some(800.0));
+        assert!(world.run(20, 8_000.0, Some(800.0)) < 0.2);
+        assert_eq!(world.pace.pause, Nanos::ZERO);
     }
 
     #[test]

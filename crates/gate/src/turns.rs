@@ -86,11 +86,11 @@ impl Waits {
         self.seconds = keep * self.seconds + new;
         self.of = keep * self.of + number.saturating_sub(self.number) as f64;
         (self.ns, self.number) = (ns, number);
-        if self.of > 0.0 {
-            Nanos::from_secs_f64(self.seconds / self.of / THINGS)
-        } else {
-            Nanos::ZERO
+        // One alone says nothing, nor does what was so long ago.
+        if self.of < TURNS_MIN {
+            return Nanos::ZERO;
         }
+        Nanos::from_secs_f64(self.seconds / self.of / THINGS)
     }
 }
 
@@ -252,15 +252,23 @@ mod tests {
         };
         let millis = Nanos::from_millis;
         assert_eq!(tick(10, &[]), Nanos::ZERO);
-        assert_eq!(tick(11, &[millis(60), millis(100)]), millis(40));
-        assert_eq!(tick(12, &[]), millis(40), "nothing says otherwise");
-        let mut now = 12;
-        let mut last = Nanos::ZERO;
+        assert_eq!(tick(11, &[millis(400)]), Nanos::ZERO, "one alone");
+        assert_eq!(tick(40, &[]), Nanos::ZERO);
+        let near = |turn: Nanos, ms: f64| (turn.as_secs_f64() * 1e3 - ms).abs() < 0.5;
+        assert!(near(tick(41, &[millis(60), millis(100)].repeat(10)), 40.0));
+        assert!(near(tick(42, &[]), 40.0), "nothing says otherwise");
+        let mut now = 42;
+        let mut last = millis(40);
+        for _ in 0..9_000 {
+            now += 1;
+            last = tick(now, &[]);
+        }
+        assert_eq!(last, Nanos::ZERO, "a quarter of an hour of silence");
         for _ in 0..50 {
             now += 1;
             last = tick(now, &[Nanos(400_000); 80]);
         }
-        assert!(last < Nanos(250_000), "calm: {last}");
+        assert!(last > Nanos::ZERO && last < Nanos(250_000), "calm: {last}");
         assert!(
             tick(now + 1, &[Nanos::from_secs(60); 8_000]) <= millis(250),
             "as long as any turn"

@@ -178,6 +178,11 @@ fn passes_refuses_and_fails_open(proxy: Proxy) {
         (reports.completed == passed as u64 && counts == 20).then_some(snapshot)
     });
     assert_eq!(completed.services[0].signals.time.waiting.unwrap().value, 0);
+    if matches!(proxy, Proxy::Caddy) {
+        let totals = completed.services[0].totals.as_ref().unwrap();
+        let (head, end) = (totals.first_byte.sum_ns, totals.end.sum_ns);
+        assert!(0 < head && head < end, "it says what the application took: {head} {end}");
+    }
     // Nobody passes unasked because the head of the request is long: these are near the proxies' limits.
     let lines = format!("X-A: {0}\r\nX-B: {0}\r\n", "a".repeat(7_000));
     let mut client = Http::connect(world.front);
@@ -373,12 +378,14 @@ fn finds_the_limit(proxy: Proxy) {
     wait(6);
     let [good, slow, refused, failed] = seen.each_ref().map(|count| count.swap(0, Relaxed));
     let status = world.status().unwrap();
+    let turn = status.services[0].signals.time.proxy_turn.unwrap().value;
     ending.store(true, Relaxed);
     clients.into_iter().for_each(|client| client.join().unwrap());
     println!(
         "{proxy:?}, three times: {begun:?} in 4 s, then {good} good, {slow} slow, {refused} refused in 6 s"
     );
-    println!("{}", status.services[0].limits.why.text);
+    println!("{}, turn {turn}", status.services[0].limits.why.text);
+    assert!(turn > Nanos::ZERO || !matches!(proxy, Proxy::Caddy), "it says what it waits");
     assert_eq!(failed, 0, "{}", world.log());
     let share = good as f64 / 6.0 / CAPACITY;
     assert!(share >= 0.85, "{share:.3} of the capacity\n{:?}", status.services[0].limits);

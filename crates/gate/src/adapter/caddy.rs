@@ -69,8 +69,10 @@ pub fn caddy_report(datagram: &[u8]) -> Result<Option<(Token, Completion)>, &'st
     let duration = time(line.duration).ok_or("no time")?;
     let said = [line.tidegate, line.user_id].into_iter().flatten().find_map(|id| said(&id));
     Ok(said.map(|Said { token, took, waited }| {
-        let (first_byte, took) = took.map_or((None, duration), |(head, end)| (Some(head), end));
-        (token, Completion { status, first_byte, duration: Some(took), waited })
+        // Caddy 2.7 and newer say 0 of a response that was cut off.
+        let whole = Some(duration).filter(|whole| *whole > Nanos::ZERO);
+        let (first_byte, end) = took.unzip();
+        (token, Completion { status, first_byte, duration: end.or(whole), waited })
     }))
 }
 
@@ -132,6 +134,7 @@ mod tests {
             ("00000000000000ff", whole),
             ("00000000000000ff ", whole),
             ("00000000000000ff 1.5", whole),
+            ("00000000000000ff 0.4  0.4", (None, Some(millis(50)), Some(Nanos(400_000)))),
             ("00000000000000ff  ", whole),
             ("00000000000000ff 1.5 x", whole),
             ("00000000000000ff -1 3", whole),
@@ -142,6 +145,8 @@ mod tests {
             let Completion { first_byte, duration, waited, .. } = completion;
             assert_eq!((first_byte, duration, waited), found, "{id:?}");
         }
+        let cut = br#"{"user_id":"00000000000000ff 1.5  0.4","duration":0,"status":200}"#;
+        assert_eq!(caddy_report(cut).unwrap().unwrap().1.duration, None, "the gate has its own");
         let refused = br#"{"user_id":" 1.5 3.25","duration":0.05,"status":503}"#;
         assert!(caddy_report(refused).unwrap().is_none());
     }

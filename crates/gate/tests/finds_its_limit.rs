@@ -10,12 +10,15 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
+mod sensed;
+
+use sensed::since;
 use std::collections::BTreeMap;
 use tidegate_config::{Config, Registry, parse};
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Mode};
 use tidegate_gate::{Ask, Completion, Gate, Id, NoHeaders, Token, Turn};
-use tidegate_model::signals::{Balance, ConnectionCounts, Counts, Reading, Signals, Time, Times};
-use tidegate_model::totals::{Histogram, ServiceTotals};
+use tidegate_model::signals::Signals;
+use tidegate_model::totals::ServiceTotals;
 use tidegate_units::Nanos;
 
 /// Responses per second of the server.
@@ -88,6 +91,10 @@ struct World {
     /// The proxy has no turns: each thing that is to be done waits for so long behind all others. It tells the time of the
     /// server, and what it waited for the answer.
     queues: Nanos,
+    /// Clients have so many connections, with one request at a time on each: who finds none does not come.
+    seats: usize,
+    /// Those that are taken, by the time at which they become free.
+    taken: BTreeMap<(Nanos, u64), ()>,
     /// What tells a beginning is not passed on.
     blind: bool,
     shed: bool,
@@ -123,6 +130,8 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
             turn: Nanos::ZERO,
             says: false,
             queues: Nanos::ZERO,
+            seats: usize::MAX,
+            taken: BTreeMap::new(),
             blind: false,
             shed: false,
         }
@@ -151,7 +160,11 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
 
     /// Runs at this load, a multiple of the capacity.
     fn run(&mut self, load: f64, seconds: u64) -> Seen {
-        let (end, mut seen) = (self.now + Nanos::from_secs(seconds), Seen::default());
+        self.run_for(load, Nanos::from_secs(seconds))
+    }
+
+    fn run_for(&mut self, load: f64, time: Nanos) -> Seen {
+        let (end, mut seen) = (self.now + time, Seen::default());
         while self.now < end {
             let tick = self.now + TICK;
             while self.next < tick {
@@ -194,6 +207,10 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
     fn arrive(&mut self, seen: &mut Seen) {
         let came = self.next;
         let at = if self.says { came } else { self.in_turn(came) };
+        self.taken = self.taken.split_off(&(came, 0));
+        if self.taken.len() >= self.seats {
+            return;
+        }
         self.take_reports(at);
         seen.offered += 1;
         let ask = Ask {
@@ -224,6 +241,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
             let all = begun.since(came) + took + self.queues;
             seen.good += u64::from(all <= OBJECTIVE);
             seen.times.push(all);
+            self.taken.insert((came + all, seen.offered), ());
             took
         };
         let slow = self.is_one_of(self.kind.slow);
@@ -263,46 +281,6 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
         self.shed |= limits.why.shedding;
         assert!(self.gate.set_limits(&self.config, &[limits]).is_empty());
     }
-}
-
-/// As `tidegate-sense` makes signals of totals.
-fn since(now: &ServiceTotals, before: &ServiceTotals) -> (Time, Balance) {
-    let times = |now: &Histogram, before: &Histogram| {
-        let since = now.since(before);
-        let (p50, p99) = (since.quantile(0.5), since.quantile(0.99));
-        Some(Reading::fresh(Times { count: since.count, sum: Nanos(since.sum_ns), p50, p99 }))
-    };
-    let (is, was) = (&now.connections, &before.connections);
-    let connections = ConnectionCounts {
-        replied: is.replied - was.replied,
-        proved: is.proved - was.proved,
-        asked: is.asked - was.asked,
-        answered: is.answered - was.answered,
-        lost: is.lost - was.lost,
-        ended: is.ended - was.ended,
-        ended_exchanges: is.ended_exchanges - was.ended_exchanges,
-    };
-    let counts = Counts {
-        offered: now.offered - before.offered,
-        repeated: 0,
-        admitted: now.admitted - before.admitted,
-        refused: now.refused - before.refused,
-        refused_remote: None,
-        completed: now.first_byte.count - before.first_byte.count,
-        unknown: now.unknown - before.unknown,
-        unseen: now.unseen - before.unseen,
-        connections: Some(connections),
-    };
-    let time = Time {
-        waiting: Some(Reading::fresh(now.waiting)),
-        open: Some(Reading::fresh(now.open)),
-        silent: Some(Reading::fresh(now.silent)),
-        slow: Some(Reading::fresh(now.slow)),
-        proxy_turn: now.proxy_turn.map(Reading::fresh),
-        first_byte: times(&now.first_byte, &before.first_byte),
-        end: times(&now.end, &before.end),
-    };
-    (time, Balance { counts: Some(Reading::fresh(counts)) })
 }
 
 fn p99(mut times: Vec<Nanos>) -> Nanos {
@@ -621,6 +599,46 @@ fn a_crowd_that_comes_while_the_server_stands_still_waits_for_little_more() {
         println!("{load}, {still}: p99 {slow} (usual {usual}), {served:.3} served");
         assert!(slow.0 <= still.0 + 6 * usual.0, "{load}, {still}: p99 {slow}");
         assert!(served >= 0.9, "{load}, {still}: {served}");
+    }
+}
+
+/// A crowd of a thousand connections gets in while the proxy begins them and does little else. Then nothing grows any
+/// more: as many come as complete, and each waits for more than a second. That must not become usual.
+#[test]
+fn a_crowd_that_is_all_in_flight_is_an_overload() {
+    for (load, steps, most, seed) in [(1.0, 15, 150, 1), (1.0, 15, 300, 2), (0.9, 20, 300, 9)] {
+        let mut world = World::new(Reports::default()).seeded(seed);
+        world.run(0.5, 10);
+        assert_eq!(world.run(0.9, 30).refused, 0);
+        world.run(0.5, 3);
+        (world.seats, world.server.work) = (1_000, 5.0);
+        for step in 1..=steps {
+            world.queues = Nanos::from_millis(most * step / steps);
+            world.run_for(load, TICK);
+        }
+        world.server.work = 1.0;
+        for step in (0..10).rev() {
+            world.queues = Nanos::from_millis(most * step / 10);
+            world.run_for(2.0, TICK);
+        }
+        let first = world.run(2.0, 8);
+        let then = world.run(2.0, 6);
+        let (begin, share) = (goodput(&first, 8), goodput(&then, 6));
+        println!("{load}, {steps} ticks, {most} ms: {begin:.3}, then {share:.3} of C");
+        assert!(share >= 0.9, "{load}, {steps} ticks, {most} ms: {share}");
+    }
+}
+
+/// As many wait where a dependency takes nearly the objective, and no more complete than before.
+#[test]
+fn a_slow_dependency_is_no_crowd_that_waits() {
+    for (load, ms) in [(0.3, 600), (0.5, 900), (0.7, 900), (0.8, 700)] {
+        let mut world = World::new(Reports::default());
+        world.run(load, 40);
+        world.server.dependency = Nanos::from_millis(ms);
+        let seen = world.run(load, 45);
+        println!("{load}, {ms} ms: {} of {} refused", seen.refused, seen.offered);
+        assert!(!world.shed && seen.refused * 1_000 <= seen.offered, "{load}, {ms} ms");
     }
 }
 

@@ -6,7 +6,7 @@ use super::coming::Coming;
 use super::episode::{Episode, Search};
 use super::evidence::Standing;
 use super::exchanges::{Exchanges, float, sums};
-use super::harmless::Harmless;
+use super::harmless::{Harmless, Prompt};
 use super::held::{Held, HeldWorkers};
 use super::history::{History, Sums, TICKS_MAX};
 use super::load::{Calm, Load};
@@ -82,7 +82,9 @@ pub struct Detector {
     pub(super) coming: Coming,
     pub(super) silent: Silent,
     /// Seconds of a turn of a proxy's loop; `None`: no gateway.
-    turn_s: Option<f64>,
+    pub(super) turn_s: Option<f64>,
+    /// What was so while responses were not late; `None`: no gateway, or not yet.
+    pub(super) prompt: Option<Prompt>,
     pub(super) harmless: Harmless,
     pub(super) probe: Probe,
     seats: Seats,
@@ -126,6 +128,7 @@ impl Detector {
             coming: Coming::default(),
             silent: Silent::default(),
             turn_s: None,
+            prompt: None,
             harmless: Harmless::default(),
             probe: Probe::default(),
             seats: Seats::default(),
@@ -234,6 +237,7 @@ impl Detector {
             let keep = libm::exp(-dt / USUAL_SECONDS);
             self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
         }
+        self.forget_crowd(dt);
         self.harmless.jobs = self.harmless.jobs.min(tick.waiting);
         self.peak *= libm::exp(-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE);
         if self.history.len() >= LASTING_TICKS {

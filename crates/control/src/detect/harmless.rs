@@ -8,7 +8,8 @@
 //! as harmless, and more of the same with them, for as long as the server is free and fast.
 
 use super::evidence::{busy, lossy};
-use super::scale::{LASTING_SECONDS, LASTING_TICKS, SOON_SECONDS};
+use super::history::TICKS_MAX;
+use super::scale::{LASTING_SECONDS, LASTING_TICKS, MEAN_EVENTS, SOON_SECONDS};
 use super::{Detector, Tick};
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
@@ -23,12 +24,26 @@ const HARMLESS_TIMES: f64 = 2.0;
 /// So many ceilings in flight while the server is free and fast show that the ceiling holds nothing
 /// off.
 pub(super) const HARMLESS_CEILINGS: f64 = 2.0;
+/// Responses that take so much of the objective, and so many times the baseline, are late.
+const LATE_OBJECTIVE: f64 = 0.5;
+const LATE_TIMES: f64 = 8.0;
+/// So many times what usually completes is a crowd, if it is late: behind a dependency that has become slow no more completes than
+/// before. Seconds in which what is usual is learned.
+const LATE_MORE: f64 = 1.15;
+const LATE_SECONDS: f64 = 10.0;
 /// Responses whose medians decide whether an alarm is spared: with exponential times the chance that
 /// they look twice as slow is below 1 in 1,000.
 const SPARE_RESPONSES: f64 = 32.0;
 
 /// Share of those in flight that stays, above which what completes is no part of the same queue.
 const STAYING_MOST: f64 = 0.5;
+
+/// What is usual at a gateway while responses are not late: how many are in flight, and complete per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prompt {
+    usual: f64,
+    rate: f64,
+}
 
 /// Who stays in flight while others complete.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +148,37 @@ impl Detector {
         let Some(median_s) = self.baseline.median_s() else { return false };
         lately.responses >= SPARE_RESPONSES
             && lately.medians_s <= HARMLESS_TIMES * median_s * lately.responses
+    }
+}
+
+impl Detector {
+    /// What is in flight of a crowd that waits at a gateway, which shows neither CPU nor accept queue, would soon be usual, and nobody
+    /// would be refused. So it is what it was before.
+    pub(super) fn forget_crowd(&mut self, seconds: f64) {
+        if self.turn_s.is_none() {
+            return;
+        }
+        let rate = self.history.recent(MEAN_EVENTS, LASTING_TICKS, TICKS_MAX).rate();
+        let late = self.completes_late();
+        if late == Some(false) && !self.stall.holds() {
+            let keep = libm::exp(-seconds / LATE_SECONDS);
+            let before = self.prompt.map_or(rate, |prompt| prompt.rate);
+            let rate = keep * before + (1.0 - keep) * rate;
+            self.prompt = Some(Prompt { rate, usual: self.usual });
+        }
+        let more = self.prompt.filter(|prompt| rate > LATE_MORE * prompt.rate);
+        if let Some(prompt) = more.filter(|_| late == Some(true)) {
+            self.usual = self.usual.min(prompt.usual);
+        }
+    }
+
+    /// Whether half of what completes has waited, and not because it always takes long; `None`: too little completes.
+    fn completes_late(&self) -> Option<bool> {
+        let lately = self.history.responding(HARMLESS_RESPONSES, LASTING_TICKS);
+        let late_s =
+            (LATE_OBJECTIVE * self.objective_s).max(LATE_TIMES * self.baseline.median_s()?);
+        let enough = lately.responses >= HARMLESS_RESPONSES;
+        enough.then_some(lately.medians_s > late_s * lately.responses)
     }
 }
 

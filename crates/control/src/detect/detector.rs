@@ -205,6 +205,9 @@ impl Detector {
         let turn = signals.time.proxy_turn.and_then(|turn| turn.within(age_max));
         self.turn_s = turn.map(|turn| turn.as_secs_f64());
         self.learn(&tick);
+        if signals.resource.cpu.is_none() {
+            self.restore_usual(tick.sums.seconds);
+        }
         let harmless = self.see_harmless(&tick, signals, limit, age_max);
         let excess = self.excess(tick.waiting).0;
         let busy = self.standing.resource_s() > 0.0;
@@ -237,7 +240,6 @@ impl Detector {
             let keep = libm::exp(-dt / USUAL_SECONDS);
             self.usual = keep * self.usual + (1.0 - keep) * tick.waiting;
         }
-        self.forget_crowd(dt);
         self.harmless.jobs = self.harmless.jobs.min(tick.waiting);
         self.peak *= libm::exp(-dt * std::f64::consts::LN_2 / PEAK_HALF_LIFE);
         if self.history.len() >= LASTING_TICKS {

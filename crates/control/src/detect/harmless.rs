@@ -28,7 +28,7 @@ pub(super) const HARMLESS_CEILINGS: f64 = 2.0;
 const LATE_OBJECTIVE: f64 = 0.5;
 const LATE_TIMES: f64 = 8.0;
 /// So many times what usually completes is a crowd, if it is late: behind a dependency that has become slow no more completes than
-/// before. Seconds in which what is usual is learned.
+/// before. Seconds in which what is usual is learned, and in which a crowd shows.
 const LATE_MORE: f64 = 1.15;
 const LATE_SECONDS: f64 = 10.0;
 /// Responses whose medians decide whether an alarm is spared: with exponential times the chance that
@@ -38,11 +38,13 @@ const SPARE_RESPONSES: f64 = 32.0;
 /// Share of those in flight that stays, above which what completes is no part of the same queue.
 const STAYING_MOST: f64 = 0.5;
 
-/// What is usual at a gateway while responses are not late: how many are in flight, and complete per second.
+/// What is usual at a gateway while responses are not late: how many are in flight, and complete per second. And for how many
+/// seconds they have been late, and no more of them than usual.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prompt {
     usual: f64,
     rate: f64,
+    late_s: f64,
 }
 
 /// Who stays in flight while others complete.
@@ -152,23 +154,31 @@ impl Detector {
 }
 
 impl Detector {
-    /// What is in flight of a crowd that waits at a gateway, which shows neither CPU nor accept queue, would soon be usual, and nobody
-    /// would be refused. So it is what it was before.
-    pub(super) fn forget_crowd(&mut self, seconds: f64) {
-        if self.turn_s.is_none() {
+    /// A flash crowd that is all in flight does not grow. At a gateway that shows neither CPU nor accept queue `usual` would rise to it, and
+    /// nobody would be refused: this restores what was usual before. Behind a slow dependency no more completes than before; where that is
+    /// so for long, more later is no crowd that waits.
+    pub(super) fn restore_usual(&mut self, seconds: f64) {
+        if self.turn_s.is_none() || self.history.len() < LASTING_TICKS {
             return;
         }
         let rate = self.history.recent(MEAN_EVENTS, LASTING_TICKS, TICKS_MAX).rate();
-        let late = self.completes_late();
-        if late == Some(false) && !self.stall.holds() {
-            let keep = libm::exp(-seconds / LATE_SECONDS);
-            let before = self.prompt.map_or(rate, |prompt| prompt.rate);
-            let rate = keep * before + (1.0 - keep) * rate;
-            self.prompt = Some(Prompt { rate, usual: self.usual });
+        let Some(late) = self.completes_late() else { return };
+        if !late {
+            if !self.stall.holds() {
+                let keep = libm::exp(-seconds / LATE_SECONDS);
+                let before = self.prompt.map_or(rate, |prompt| prompt.rate);
+                let rate = keep * before + (1.0 - keep) * rate;
+                self.prompt = Some(Prompt { usual: self.usual, rate, late_s: 0.0 });
+            }
+            return;
         }
-        let more = self.prompt.filter(|prompt| rate > LATE_MORE * prompt.rate);
-        if let Some(prompt) = more.filter(|_| late == Some(true)) {
-            self.usual = self.usual.min(prompt.usual);
+        let Some(prompt) = &mut self.prompt else { return };
+        if rate > LATE_MORE * prompt.rate {
+            prompt.late_s = 0.0;
+            self.usual = self.usual.min(prompt.usual.max(self.harmless.jobs));
+        } else {
+            prompt.late_s += seconds;
+            self.prompt = self.prompt.filter(|prompt| prompt.late_s <= LATE_SECONDS);
         }
     }
 

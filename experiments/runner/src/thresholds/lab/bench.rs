@@ -159,8 +159,9 @@ impl Bench {
         };
         let start = |config| self.lab.start_product(&self.program, &config).context("tidegate");
         let interface = config.map(start).transpose()?;
-        if let (Told::Server, Some(server)) = (told, &interface) {
-            server.release(true)?;
+        // The kill switch of hooks outlives a daemon: that of the variant before may be on.
+        if let Some(interface) = &interface {
+            interface.release(told == Told::Server)?;
         }
         Ok(Stand { watch: None, interface, edge, gate, server, told })
     }

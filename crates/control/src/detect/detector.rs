@@ -6,7 +6,7 @@ use super::coming::Coming;
 use super::episode::{Episode, Search};
 use super::evidence::Standing;
 use super::exchanges::{Exchanges, float, sums};
-use super::harmless::{Harmless, Prompt};
+use super::harmless::Harmless;
 use super::held::{Held, HeldWorkers};
 use super::history::{History, Sums, TICKS_MAX};
 use super::load::{Calm, Load};
@@ -19,6 +19,7 @@ use super::scale::{
 use super::seats::Seats;
 use super::silent::Silent;
 use super::stall::{Reach, Stall};
+use super::usual::Prompt;
 use crate::{Freshness, Mode, Watch, age_max};
 use tidegate_model::limits::Cause;
 use tidegate_model::signals::{Counts, Family, Reading, Signals};

@@ -8,8 +8,7 @@
 //! as harmless, and more of the same with them, for as long as the server is free and fast.
 
 use super::evidence::{busy, lossy};
-use super::history::TICKS_MAX;
-use super::scale::{LASTING_SECONDS, LASTING_TICKS, MEAN_EVENTS, SOON_SECONDS};
+use super::scale::{LASTING_SECONDS, LASTING_TICKS, SOON_SECONDS};
 use super::{Detector, Tick};
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
@@ -18,34 +17,18 @@ use tidegate_units::Nanos;
 /// may be harmless,
 const HARMLESS_CPU: f64 = 0.8;
 /// if so many responses took no longer than this many times the baseline.
-const HARMLESS_RESPONSES: f64 = 8.0;
+pub(super) const HARMLESS_RESPONSES: f64 = 8.0;
 /// See [`HARMLESS_RESPONSES`].
 const HARMLESS_TIMES: f64 = 2.0;
 /// So many ceilings in flight while the server is free and fast show that the ceiling holds nothing
 /// off.
 pub(super) const HARMLESS_CEILINGS: f64 = 2.0;
-/// Responses that take so much of the objective, and so many times the baseline, are late.
-const LATE_OBJECTIVE: f64 = 0.5;
-const LATE_TIMES: f64 = 8.0;
-/// So many times what usually completes is a crowd, if it is late: behind a dependency that has become slow no more completes than
-/// before. Seconds in which what is usual is learned, and in which a crowd shows.
-const LATE_MORE: f64 = 1.15;
-const LATE_SECONDS: f64 = 10.0;
 /// Responses whose medians decide whether an alarm is spared: with exponential times the chance that
 /// they look twice as slow is below 1 in 1,000.
 const SPARE_RESPONSES: f64 = 32.0;
 
 /// Share of those in flight that stays, above which what completes is no part of the same queue.
 const STAYING_MOST: f64 = 0.5;
-
-/// What is usual at a gateway while responses are not late: how many are in flight, and complete per second. And for how many
-/// seconds they have been late, and no more of them than usual.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Prompt {
-    usual: f64,
-    rate: f64,
-    late_s: f64,
-}
 
 /// Who stays in flight while others complete.
 #[derive(Clone, Copy, Debug)]
@@ -150,45 +133,6 @@ impl Detector {
         let Some(median_s) = self.baseline.median_s() else { return false };
         lately.responses >= SPARE_RESPONSES
             && lately.medians_s <= HARMLESS_TIMES * median_s * lately.responses
-    }
-}
-
-impl Detector {
-    /// A flash crowd that is all in flight does not grow. At a gateway that shows neither CPU nor accept queue `usual` would rise to it, and
-    /// nobody would be refused: this restores what was usual before. Behind a slow dependency no more completes than before; where that is
-    /// so for long, more later is no crowd that waits.
-    pub(super) fn restore_usual(&mut self, seconds: f64) {
-        if self.turn_s.is_none() || self.history.len() < LASTING_TICKS {
-            return;
-        }
-        let rate = self.history.recent(MEAN_EVENTS, LASTING_TICKS, TICKS_MAX).rate();
-        let Some(late) = self.completes_late() else { return };
-        if !late {
-            if !self.stall.holds() {
-                let keep = libm::exp(-seconds / LATE_SECONDS);
-                let before = self.prompt.map_or(rate, |prompt| prompt.rate);
-                let rate = keep * before + (1.0 - keep) * rate;
-                self.prompt = Some(Prompt { usual: self.usual, rate, late_s: 0.0 });
-            }
-            return;
-        }
-        let Some(prompt) = &mut self.prompt else { return };
-        if rate > LATE_MORE * prompt.rate {
-            prompt.late_s = 0.0;
-            self.usual = self.usual.min(prompt.usual.max(self.harmless.jobs));
-        } else {
-            prompt.late_s += seconds;
-            self.prompt = self.prompt.filter(|prompt| prompt.late_s <= LATE_SECONDS);
-        }
-    }
-
-    /// Whether half of what completes has waited, and not because it always takes long; `None`: too little completes.
-    fn completes_late(&self) -> Option<bool> {
-        let lately = self.history.responding(HARMLESS_RESPONSES, LASTING_TICKS);
-        let late_s =
-            (LATE_OBJECTIVE * self.objective_s).max(LATE_TIMES * self.baseline.median_s()?);
-        let enough = lately.responses >= HARMLESS_RESPONSES;
-        enough.then_some(lately.medians_s > late_s * lately.responses)
     }
 }
 

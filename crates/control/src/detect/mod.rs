@@ -99,6 +99,7 @@ mod seats;
 mod silent;
 mod stall;
 mod trial;
+mod usual;
 mod window;
 
 pub use self::detector::Detector;

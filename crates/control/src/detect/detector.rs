@@ -6,6 +6,7 @@ use super::coming::Coming;
 use super::episode::{Episode, Search};
 use super::evidence::Standing;
 use super::exchanges::{Exchanges, float, sums};
+use super::fall::Delay;
 use super::harmless::Harmless;
 use super::held::{Held, HeldWorkers};
 use super::history::{History, Sums, TICKS_MAX};
@@ -86,6 +87,8 @@ pub struct Detector {
     pub(super) turn_s: Option<f64>,
     /// What was so while responses were not late; `None`: no gateway, or not yet.
     pub(super) prompt: Option<Prompt>,
+    /// How long jobs waited in the last overload: see fall.rs.
+    pub(super) delay: Option<Delay>,
     pub(super) harmless: Harmless,
     pub(super) probe: Probe,
     seats: Seats,
@@ -130,6 +133,7 @@ impl Detector {
             silent: Silent::default(),
             turn_s: None,
             prompt: None,
+            delay: None,
             harmless: Harmless::default(),
             probe: Probe::default(),
             seats: Seats::default(),
@@ -206,7 +210,9 @@ impl Detector {
         let turn = signals.time.proxy_turn.and_then(|turn| turn.within(age_max));
         self.turn_s = turn.map(|turn| turn.as_secs_f64());
         self.learn(&tick);
-        if signals.resource.cpu.is_none() {
+        // A gateway shows no CPU: what that would tell is told by what completes.
+        let blind = self.turn_s.is_some() && signals.resource.cpu.is_none();
+        if blind {
             self.restore_usual(tick.sums.seconds);
         }
         let harmless = self.see_harmless(&tick, signals, limit, age_max);
@@ -219,7 +225,7 @@ impl Detector {
             self.follow(&tick, signals, harmless, (mode, &families));
             self.end_if_over(tick.now);
         } else if cause.is_some() && !self.held.lasts() {
-            self.begin(&tick, families.clone(), cause);
+            self.begin(&tick, families.clone(), cause, blind);
         } else if self.may_learn(&families) {
             if !self.stall.is_silent() {
                 self.reach.learn(&tick.sums, &signals.resource, age_max);
@@ -266,7 +272,7 @@ impl Detector {
     }
 
     /// An overload begins.
-    fn begin(&mut self, tick: &Tick, families: Vec<Family>, cause: Option<Cause>) {
+    fn begin(&mut self, tick: &Tick, families: Vec<Family>, cause: Option<Cause>, blind: bool) {
         self.probe = Probe::default();
         let reach = if self.standing.cpu_full() { self.reach.own_rate() } else { None };
         let mu = self.throughput().max(reach.unwrap_or(0.0)).max(1.0);
@@ -278,6 +284,8 @@ impl Detector {
             ENOUGH_ARRIVALS
         };
         let episode = self.episode_at(mu, self.baseline.r0_s, tick.waiting);
+        let tells = blind && episode.search.is_none();
+        let episode = if tells { self.begin_fall(episode, tick) } else { episode };
         self.episode = Some(Episode { families, cause, ..episode });
         self.since = tick.now;
     }
@@ -346,8 +354,11 @@ impl Detector {
             self.harmless.found(self.staying(self.in_flight.unwrap_or(0.0)).jobs);
             self.usual = self.usual.max(self.harmless.jobs);
         }
-        if let Some(Episode { search: None, r0_s, .. }) = self.episode.take() {
-            self.baseline.r0_s.get_or_insert(r0_s);
+        if let Some(episode) = self.episode.take() {
+            self.keep_delay(&episode, now);
+            if episode.search.is_none() {
+                self.baseline.r0_s.get_or_insert(episode.r0_s);
+            }
         }
         self.probe = Probe::default();
         self.released_at = Some(now);

@@ -5,6 +5,7 @@ use super::Tick;
 use super::bursts::Bursts;
 use super::detector::Actuator;
 use super::echo::Echo;
+use super::fall::Falls;
 use super::harmless::HARMLESS_CEILINGS;
 use super::history::{History, Sums};
 use super::load::Overload;
@@ -65,6 +66,8 @@ pub(super) struct Episode {
     /// The search for a baseline, where there is none.
     pub(super) search: Option<Search>,
     pub(super) trial: Trial,
+    /// Whether jobs only wait: see fall.rs.
+    pub(super) falls: Falls,
     /// Arrivals missing to 0.97·μ.
     pub(super) missing: f64,
     /// How bursty they come.
@@ -121,6 +124,7 @@ impl Episode {
             best: 0.0,
             search: None,
             trial: Trial::default(),
+            falls: Falls::default(),
             missing: 0.0,
             bursts: Bursts::default(),
             unused_s: 0.0,
@@ -154,6 +158,7 @@ impl Episode {
             departures: self.departures(objective_s),
             staying: self.resident.jobs,
             baseline_s: self.r0_s,
+            waits: self.falls.wait(self.r0_s),
             target: self.target(objective_s),
             tried: self.trial.jobs(),
             queue: self.queue(objective_s),
@@ -189,7 +194,7 @@ impl Episode {
     }
 
     /// Jobs in flight that refusing does not bring down.
-    fn stays(&self) -> f64 {
+    pub(super) fn stays(&self) -> f64 {
         self.idle.max(self.resident.jobs)
     }
 
@@ -238,7 +243,9 @@ impl Episode {
 
     /// Keeps the server's own wait inside the objective, where that leaves it enough to do.
     pub(super) fn cap(&self, jobs: f64, objective_s: f64) -> f64 {
-        let busy = self.mu * self.r0_s + QUEUE_MIN;
+        // Jobs that only wait make no queue: more of them let in find out what completes then.
+        let slack = if self.falls.wait(self.r0_s) { TARGET_SLACK } else { 0.0 };
+        let busy = self.mu * self.r0_s * (1.0 + slack) + QUEUE_MIN;
         jobs.min(self.stays() + busy.max(OBJECTIVE_SHARE * objective_s * self.mu))
     }
 
@@ -303,7 +310,9 @@ impl Episode {
         } else if !short {
             let span = (RATE_EVENTS / self.mu).max(LASTING_SECONDS);
             let weight = 1.0 - libm::exp(-seconds / span);
-            self.mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
+            let mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
+            // Jobs that only wait complete less because fewer are in flight.
+            self.mu = if self.falls.is_on() { mu.max(self.mu) } else { mu };
         }
         let departures = self.departures(objective_s);
         // Who comes again now would come in now, if the limits went.
@@ -321,7 +330,7 @@ impl Episode {
         self.trial.see(&tick.sums);
         if self.search.is_some() {
             self.search_step(tick.waiting, objective_s);
-        } else {
+        } else if !self.fall_step(&tick.sums, tick.waiting, peak, objective_s) {
             self.trial_step(tick.waiting, peak, objective_s);
         }
     }

@@ -77,6 +77,8 @@ pub struct Overload {
     pub departures: f64,
     /// What one job takes, in seconds: r0.
     pub baseline_s: f64,
+    /// Whether that is what each waits for, however few are in flight: see fall.rs.
+    pub waits: bool,
     /// Jobs in flight of connections that stay: refusing does not bring them down.
     pub staying: f64,
     /// Jobs in flight to hold: N*.

@@ -63,6 +63,8 @@
 //! | `refusals.rs` | refusals that are no client's doing |
 //! | `episode.rs`, `trial.rs` | an overload: capacity and target; a try of more in flight |
 //! | `echo.rs` | new work fits again, and only repeated SYNs are too many |
+//! | `fall.rs` | jobs at a gateway that only wait: fewer in flight complete less |
+//! | `usual.rs` | what is usual at a gateway; a crowd that is all in flight is not |
 //! | `stall.rs`, `headroom.rs` | a moment without completions; what may pile up while calm |
 //! | `resident.rs` | requests of connections that stay: SYN policing does not move them |
 //! | `harmless.rs`, `probe.rs` | long polls; a full limit that nobody leaves |
@@ -84,6 +86,7 @@ mod echo;
 mod episode;
 mod evidence;
 mod exchanges;
+mod fall;
 mod harmless;
 mod headroom;
 mod held;

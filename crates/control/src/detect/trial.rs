@@ -21,7 +21,7 @@ use super::scale::{
 use tidegate_model::signals::Family;
 
 /// Completions below this share of the peak ask for a trial.
-const TRIAL_SHARE: f64 = 0.8;
+pub(super) const TRIAL_SHARE: f64 = 0.8;
 /// A trial raises the target by this share.
 const TRIAL_RAISE: f64 = 1.0;
 /// What is in flight may change by this share of what completes, or it drains or grows: that tells
@@ -86,6 +86,11 @@ impl Trial {
     /// Jobs that it adds.
     pub(super) fn jobs(&self) -> f64 {
         self.on.filter(|on| on.high.is_none()).map_or(0.0, |on| on.jobs)
+    }
+
+    /// Whether one is on.
+    pub(super) const fn is_on(&self) -> bool {
+        self.on.is_some()
     }
 
     /// Seconds and completions in the present state.

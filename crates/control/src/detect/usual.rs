@@ -30,7 +30,7 @@ impl Detector {
     /// Restores what was usual before, while a crowd waits. Behind a slow dependency no more completes than before; where that is so for
     /// long, more later is no crowd that waits.
     pub(super) fn restore_usual(&mut self, seconds: f64) {
-        if self.turn_s.is_none() || self.history.len() < LASTING_TICKS {
+        if self.history.len() < LASTING_TICKS {
             return;
         }
         let rate = self.history.recent(MEAN_EVENTS, LASTING_TICKS, TICKS_MAX).rate();
@@ -40,8 +40,13 @@ impl Detector {
                 let keep = libm::exp(-seconds / LATE_SECONDS);
                 let before = self.prompt.map_or(rate, |prompt| prompt.rate);
                 let rate = keep * before + (1.0 - keep) * rate;
+                // What completes in an overload may be less than usual, because of the limits.
+                let rate = if self.episode.is_some() { rate.max(before) } else { rate };
                 self.prompt = Some(Prompt { usual: self.usual, rate, late_s: 0.0 });
             }
+            return;
+        }
+        if self.episode.is_some() {
             return;
         }
         let Some(prompt) = &mut self.prompt else { return };

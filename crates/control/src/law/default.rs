@@ -156,13 +156,14 @@ impl DefaultController {
         let ceiling = ceiling.round().max(1.0) as u64;
         let text = format!(
             "shedding: capacity {:.1}/s, {:.1} exchanges a connection, {:.0} in flight{}, \
-             target {:.0}{} (baseline {:.1} ms), rate {rate}{}; begun because {}",
+             target {:.0}{} ({} {:.1} ms), rate {rate}{}; begun because {}",
             overload.capacity,
             overload.each,
             overload.in_flight,
             staying(overload),
             overload.target,
             in_proxies(overload),
+            if overload.waits { "each waits" } else { "baseline" },
             overload.baseline_s * 1e3,
             if overload.only_repeated() { ", only repeated SYNs are too many" } else { "" },
             cause.text(),

@@ -116,6 +116,7 @@ fn a_slower_server_is_no_dependency() {
         let after = goodput(&world.run(2.0, 30), 30);
         println!("{load}, {work} times slower, {seed}: {slower:.3}, then {after:.3} of C");
         assert!(slower >= 0.9 && after >= 0.95, "{load}, {work}: {slower}, {after}");
+        assert!(!world.why.contains("each waits"), "{}", world.why);
     }
 }
 
@@ -132,5 +133,36 @@ fn a_server_that_hangs_is_no_dependency() {
         let after = goodput(&world.run(load, 30), 30) / load.min(1.0);
         println!("{load}, hangs {seconds} s, {seed}: {after:.3} afterwards");
         assert!(after >= 0.9, "{load}, {seconds} s: {after}");
+    }
+}
+
+/// Of a server with 160 workers, each of which waits for 0.2 s, as many complete with more in flight.
+#[test]
+fn workers_that_all_wait_are_held_at_their_number() {
+    for (load, seed) in [(1.2, 100), (1.5, 103), (2.0, 101), (10.0, 102)] {
+        let mut world = World::new(Reports::default()).seeded(seed);
+        world.server.sleeps = Some(Nanos::from_millis(200));
+        world.server.places = 160;
+        world.run(0.5, 40);
+        let first = goodput(&world.run(load, 10), 10);
+        let then = goodput(&world.run(load, 110), 110);
+        println!("{load}, {seed}: {first:.3}, then {then:.3} of C");
+        assert!(first >= 0.9 && then >= 0.95, "{load}, {seed}: {first}, {then}");
+    }
+}
+
+/// The dependency is well again, and a minute later a crowd comes: nothing is believed of before.
+#[test]
+fn a_crowd_after_it_is_held_as_ever() {
+    for (load, seed) in [(2.0, 100), (3.0, 101), (10.0, 102)] {
+        let mut world = World::new(Reports::default()).seeded(seed);
+        world.run(0.5, 40);
+        world.server.dependency = Nanos::from_millis(2_500);
+        world.run(0.6, 60);
+        world.server.dependency = Nanos::ZERO;
+        world.run(0.6, 30);
+        let seen = goodput(&world.run(load, 20), 20);
+        println!("{load}, {seed}: {seen:.3} of C");
+        assert!(seen >= 0.95, "{load}, {seed}: {seen}");
     }
 }

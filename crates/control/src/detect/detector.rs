@@ -213,7 +213,7 @@ impl Detector {
         // A gateway shows no CPU: what that would tell is told by what completes.
         let blind = self.turn_s.is_some() && signals.resource.cpu.is_none();
         if blind {
-            self.restore_usual(tick.sums.seconds);
+            self.restore_usual(tick.now, tick.sums.seconds);
         }
         let harmless = self.see_harmless(&tick, signals, limit, age_max);
         let excess = self.excess(tick.waiting).0;
@@ -284,8 +284,7 @@ impl Detector {
             ENOUGH_ARRIVALS
         };
         let episode = self.episode_at(mu, self.baseline.r0_s, tick.waiting);
-        let tells = blind && episode.search.is_none();
-        let episode = if tells { self.begin_fall(episode, tick) } else { episode };
+        let episode = if blind { self.begin_fall(episode, tick) } else { episode };
         self.episode = Some(Episode { families, cause, ..episode });
         self.since = tick.now;
     }

@@ -253,6 +253,7 @@ impl Episode {
     pub(super) fn fresh_start(&mut self) {
         (self.missing, self.unused_s, self.unused) = (0.0, 0.0, 0.0);
         self.trial.again();
+        self.falls.again();
         self.echo = Echo::default();
         self.bursts = Bursts::default();
     }
@@ -310,9 +311,7 @@ impl Episode {
         } else if !short {
             let span = (RATE_EVENTS / self.mu).max(LASTING_SECONDS);
             let weight = 1.0 - libm::exp(-seconds / span);
-            let mu = (self.mu + weight * (completed / seconds - self.mu)).max(1.0);
-            // Jobs that only wait complete less because fewer are in flight.
-            self.mu = if self.falls.is_on() { mu.max(self.mu) } else { mu };
+            self.mu = self.falls.capacity(self.mu, completed / seconds, weight).max(1.0);
         }
         let departures = self.departures(objective_s);
         // Who comes again now would come in now, if the limits went.

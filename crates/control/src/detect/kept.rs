@@ -7,6 +7,8 @@
 //! see a flash crowd, and never wrong.
 
 use super::detector::{Detector, PEAK_HALF_LIFE};
+use super::episode::Episode;
+use super::fall::Falls;
 use super::scale::{SPREAD_MAX, TIME_SECONDS_MAX};
 use crate::RATE_CEILING;
 use crate::kept::number;
@@ -25,7 +27,10 @@ impl Detector {
     pub(crate) fn kept(&self) -> Option<Value> {
         let r0_s = self.baseline.r0_s?;
         let overload = self.episode.as_ref().filter(|episode| episode.search.is_none());
-        let overload = overload.map(|it| json!({"mu": it.mu, "r0_s": it.r0_s}));
+        let overload = overload.map(|it| {
+            let (r0_s, known_s) = it.found().unzip();
+            json!({"mu": it.mu, "r0_s": r0_s.unwrap_or(it.r0_s), "known_s": known_s})
+        });
         let (each, answered) = self.exchanges.kept();
         Some(json!({
             "version": VERSION,
@@ -60,10 +65,11 @@ impl Detector {
         let harmless = number(value, "harmless", (0.0, JOBS_MAX))?;
         let overload = match value.get("overload") {
             None | Some(Value::Null) => None,
-            Some(overload) => Some((
-                number(overload, "mu", (1.0, RATE_CEILING))?,
-                number(overload, "r0_s", (1e-9, TIME_SECONDS_MAX))?,
-            )),
+            Some(overload) => {
+                let seconds = |key| number(overload, key, (1e-9, TIME_SECONDS_MAX));
+                let mu = number(overload, "mu", (1.0, RATE_CEILING))?;
+                Some((mu, seconds("r0_s")?, seconds("known_s").map(Falls::known)))
+            }
         };
         self.baseline.r0_s = Some(r0_s);
         self.baseline.spread = spread;
@@ -73,8 +79,9 @@ impl Detector {
         self.coming.take(delay_s);
         (self.baseline.waiting, self.baseline.explained) = (held, explained);
         self.harmless.jobs = harmless;
-        if let Some((mu, r0_s)) = overload.filter(|_| age <= OVERLOAD_AGE_MAX) {
-            self.episode = Some(self.episode_at(mu, Some(r0_s), 0.0));
+        if let Some((mu, r0_s, falls)) = overload.filter(|_| age <= OVERLOAD_AGE_MAX) {
+            let falls = falls.unwrap_or_default();
+            self.episode = Some(Episode { falls, ..self.episode_at(mu, Some(r0_s), 0.0) });
         }
         Some(())
     }
@@ -89,6 +96,23 @@ mod tests {
     };
     use tidegate_model::signals::{ConnectionCounts, Counts, Reading, Signals, Times};
     use tidegate_units::Rate;
+
+    /// How long jobs wait was found in an overload: the next process may look for less, too.
+    #[test]
+    fn what_jobs_wait_for_is_kept_with_what_was_believed_before() {
+        let mut detector = Detector::new(Nanos::SECOND);
+        detector.baseline.r0_s = Some(0.002);
+        let episode = detector.episode_at(100.0, Some(2.5), 0.0);
+        detector.episode = Some(Episode { falls: Falls::known(0.002), ..episode });
+        let kept = detector.kept().unwrap();
+        let mut next = Detector::new(Nanos::SECOND);
+        next.take(&kept, Nanos::SECOND).unwrap();
+        assert_eq!(next.episode.unwrap().found(), Some((2.5, 0.002)));
+        detector.episode.as_mut().unwrap().falls = Falls::default();
+        let mut next = Detector::new(Nanos::SECOND);
+        next.take(&detector.kept().unwrap(), Nanos::SECOND).unwrap();
+        assert_eq!(next.episode.unwrap().found(), None);
+    }
 
     fn tick(now_ms: u64, offered: u64, completed: u64, waiting: u64) -> Signals {
         let mut s = Signals {

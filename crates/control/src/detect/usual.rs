@@ -8,6 +8,7 @@ use super::Detector;
 use super::harmless::HARMLESS_RESPONSES;
 use super::history::TICKS_MAX;
 use super::scale::{LASTING_TICKS, MEAN_EVENTS};
+use tidegate_units::Nanos;
 
 /// Responses that take so much of the objective, and so many times the baseline, are late.
 const LATE_OBJECTIVE: f64 = 0.5;
@@ -29,7 +30,7 @@ pub(super) struct Prompt {
 impl Detector {
     /// Restores what was usual before, while a crowd waits. Behind a slow dependency no more completes than before; where that is so for
     /// long, more later is no crowd that waits.
-    pub(super) fn restore_usual(&mut self, seconds: f64) {
+    pub(super) fn restore_usual(&mut self, now: Nanos, seconds: f64) {
         if self.history.len() < LASTING_TICKS {
             return;
         }
@@ -37,16 +38,11 @@ impl Detector {
         let Some(late) = self.completes_late() else { return };
         if !late {
             if !self.stall.holds() {
-                let keep = libm::exp(-seconds / LATE_SECONDS);
-                let before = self.prompt.map_or(rate, |prompt| prompt.rate);
-                let rate = keep * before + (1.0 - keep) * rate;
-                // What completes in an overload may be less than usual, because of the limits.
-                let rate = if self.episode.is_some() { rate.max(before) } else { rate };
-                self.prompt = Some(Prompt { usual: self.usual, rate, late_s: 0.0 });
+                self.learn_usual(seconds, rate);
             }
             return;
         }
-        if self.episode.is_some() {
+        if self.episode.is_some() || self.waited(now) {
             return;
         }
         let Some(prompt) = &mut self.prompt else { return };
@@ -57,6 +53,19 @@ impl Detector {
             prompt.late_s += seconds;
             self.prompt = self.prompt.filter(|prompt| prompt.late_s <= LATE_SECONDS);
         }
+    }
+
+    /// While responses are not late. What completes in an overload may be less than usual, because of the limits, and so may be
+    /// what is in flight.
+    fn learn_usual(&mut self, seconds: f64, rate: f64) {
+        let keep = libm::exp(-seconds / LATE_SECONDS);
+        let before = self.prompt.unwrap_or(Prompt { usual: self.usual, rate, late_s: 0.0 });
+        let lately = keep * before.rate + (1.0 - keep) * rate;
+        let (usual, rate) = match self.episode {
+            Some(_) => (before.usual, lately.max(before.rate)),
+            None => (self.usual, lately),
+        };
+        self.prompt = Some(Prompt { usual, rate, late_s: 0.0 });
     }
 
     /// Whether half of what completes has waited, and not because it always takes long; `None`: too little completes.

@@ -57,13 +57,15 @@ pub(crate) struct Server {
     pub(crate) dependency: Nanos,
     /// Workers without bound, that sleep for so long on average: nobody waits for another.
     pub(crate) sleeps: Option<Nanos>,
+    /// So many of them, where there is a bound: who finds none waits.
+    pub(crate) places: usize,
     /// How many come at once, on average.
     pub(crate) batch: f64,
 }
 
 impl Default for Server {
     fn default() -> Self {
-        Self { work: 1.0, dependency: Nanos::ZERO, sleeps: None, batch: 1.0 }
+        Self { work: 1.0, dependency: Nanos::ZERO, sleeps: None, places: 0, batch: 1.0 }
     }
 }
 
@@ -75,6 +77,8 @@ pub(crate) struct World {
     pub(crate) now: Nanos,
     /// When the server is free.
     pub(crate) free: Nanos,
+    /// The same of each of its workers, where they have a bound.
+    pub(crate) places: Vec<Nanos>,
     pub(crate) next: Nanos,
     /// Reports on their way, by their time.
     pub(crate) reports: BTreeMap<(Nanos, u64), (Token, Completion)>,
@@ -121,6 +125,7 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
             before: None,
             now: Nanos::SECOND,
             free: Nanos::SECOND,
+            places: Vec::new(),
             next: Nanos::SECOND,
             reports: BTreeMap::new(),
             numbers: 0,
@@ -262,7 +267,11 @@ gateways: {edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: s
     /// How long a request takes of the server.
     pub(crate) fn serve(&mut self, at: Nanos) -> Nanos {
         if let Some(sleeps) = self.server.sleeps {
-            return self.exponential(sleeps.as_secs_f64());
+            let takes = self.exponential(sleeps.as_secs_f64());
+            self.places.resize(self.server.places, Nanos::ZERO);
+            let Some(place) = self.places.iter_mut().min() else { return takes };
+            *place = (*place).max(at) + takes;
+            return place.since(at);
         }
         self.free = self.free.max(at) + self.exponential(self.server.work / CAPACITY);
         self.free.since(at) + self.server.dependency

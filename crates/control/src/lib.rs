@@ -5,7 +5,8 @@
 //!   Signals ─► detect ─► how overloaded, and why ─► law ─► Limits of one host ─► fleet ─► Limits
 //! ```
 //!
-//! - `detect`: one [`Detector`] a service says how overloaded it is, and why ([`Load`]).
+//! - `detect`: a [`Detector`] says how overloaded a service is, and why ([`Load`]). A service has one; with request rules beside
+//!   SYN policing two; with limits on requests given to gateways one more.
 //! - `law`: one file a law. Of a service: [`Fixed`] (a rate set by hand), [`Syn`] (the published SYN
 //!   controller of dual admission control), [`DefaultController`] (for a server of which nothing is
 //!   known). Of a request bucket: [`FixedBucket`], [`PaperBucket`], [`DefaultBucket`]. [`Dual`] holds

@@ -252,7 +252,8 @@ impl Router {
         }
     }
 
-    /// Only hot destinations that have a part in the crowd are limited, as in the product; one that has a limit keeps it.
+    /// Only hot destinations that have a part in the crowd are limited; one that has a limit keeps it. The product compares with the
+    /// handshakes at slow destinations only.
     fn may_limit(&self, key: u64, excess: f64) -> bool {
         self.limited.contains_key(&key)
             || self.hot.is_hot(key, Share::new(HOT)) && self.crowds.takes_part(key, excess)

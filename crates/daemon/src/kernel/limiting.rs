@@ -14,7 +14,8 @@ use tidegate_control::crowd::{CrowdLimit, LimitBounds};
 use tidegate_model::{Listen, Mode};
 use tidegate_units::{Nanos, Rate};
 
-/// A destination is hot with this share of the handshakes at those that are slow, as in the simulator.
+/// A destination is hot with this share of the handshakes at those that are slow. The simulator takes this share of all
+/// handshakes (decision 51).
 const HOT: f64 = 0.1;
 /// Handshakes count for half after so long, as in the simulator.
 const FADES: Nanos = Nanos::from_secs(10);

@@ -2,8 +2,11 @@
 //! A reload while a proxy asks, on a connection that it keeps: what does not concern a listener closes none.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
+mod port;
+
+use port::free_port;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -13,10 +16,6 @@ use tidegate_gate::{Adapters, Gate};
 use tidegate_units::{Clock, MonotonicClock};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 fn wait_for(what: &str, mut happened: impl FnMut() -> bool) {
     let begin = MonotonicClock.now();

@@ -3,6 +3,9 @@
 //! change. The client is rustls, the question is nginx's.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
+mod port;
+
+use port::free_port;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
@@ -13,7 +16,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +70,7 @@ type Session = StreamOwned<ClientConnection, TcpStream>;
 impl World {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = free_port();
         let path = |file: &str| dir.path().join(file).display().to_string();
         let text = format!(
             "services: {{shop: {{mode: enforce}}}}\ngateways:\n  edge:\n    adapter: nginx\n    listen: {address}\n    \
@@ -288,7 +291,7 @@ fn without_files_everybody_is_closed_at_once_until_they_are_there() {
     fs::remove_file(world.path("gate.key")).unwrap();
     let adapters = Adapters::start(Arc::clone(&world.gate), Arc::new(MonotonicClock)).unwrap();
     let mut gateways = world.gateways.clone();
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free_port();
     gateways[0].listen = address.to_string().parse().unwrap();
     gateways[0].completions =
         Some(format!("unix:{}", world.path("other.log").display()).parse().unwrap());

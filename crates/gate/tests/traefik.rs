@@ -5,9 +5,12 @@
 //! What it sends was recorded from Traefik 3.7.15 with packaging/traefik.yaml.
 #![allow(clippy::unwrap_used)] // helpers of tests: to panic is to fail
 
+mod port;
+
 use flate2::{Compression, write::GzEncoder};
+use port::free_port;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_config::{Config, Registry, parse};
@@ -47,7 +50,7 @@ exempt: {{sources: [198.51.100.1/32]}}
 impl World {
     /// With [`LIMIT`] tokens, and none after.
     fn new() -> Self {
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = free_port();
         let config = config(address);
         let gate = Arc::new(Gate::new(&config, 7));
         gate.tick(MonotonicClock.now());

@@ -3,9 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 mod common;
+#[path = "../../gate/tests/port/mod.rs"]
+mod port;
 
 use common::{Authority, grant, id, report, wait_for};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use port::free_port;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tidegate_model::sharing::DestinationReport;
 use tidegate_peer::destinations::DestinationsMessage;
@@ -169,10 +172,6 @@ fn garbage_and_other_versions_are_no_reports() {
     assert!(most < BODY_MAX);
 }
 
-fn free() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
-}
-
 /// A router that shares with another one.
 fn router(files: Files, (here, there): (SocketAddr, SocketAddr), other: &str) -> NodeConfig {
     let target = Target {
@@ -190,7 +189,7 @@ fn router(files: Files, (here, there): (SocketAddr, SocketAddr), other: &str) ->
 #[test]
 fn two_routers_hear_each_other() {
     let authority = Authority::new();
-    let (a, b) = (free(), free());
+    let (a, b) = (free_port(), free_port());
     let start = |config| {
         let node = Node::start(Arc::new(MonotonicClock)).unwrap();
         node.follow(Some(config)).unwrap();

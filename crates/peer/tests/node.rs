@@ -3,14 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 mod common;
+#[path = "../../gate/tests/port/mod.rs"]
+mod port;
 
 use common::{Authority, id, wait_for};
+use port::free_port;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,10 +30,6 @@ use tidegate_units::{Clock, MonotonicClock, Nanos, Rate};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-
-fn free() -> SocketAddr {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
-}
 
 fn node(config: NodeConfig) -> Node {
     let node = Node::start(Arc::new(MonotonicClock)).unwrap();
@@ -94,7 +93,7 @@ fn until_known(front: &Node, back: &Node, peer: &str, length: u64) {
 #[test]
 fn reports_arrive_and_end_when_their_sender_does() {
     let authority = Authority::new();
-    let address = free();
+    let address = free_port();
     let front = node(front_config(authority.host("front"), address));
     let back = node(back_config(authority.host("b1"), address));
     until_known(&front, &back, "b1", 7);
@@ -118,7 +117,7 @@ fn reports_arrive_and_end_when_their_sender_does() {
 #[test]
 fn a_front_end_that_comes_back_is_found_again() {
     let authority = Authority::new();
-    let address = free();
+    let address = free_port();
     let back = node(back_config(authority.host("b1"), address));
     wait_for("nobody is there", || {
         Some(state(&back, "front")).filter(|s| refused(s, "lost") > 0 && !s.problem.is_empty())
@@ -132,7 +131,7 @@ fn a_front_end_that_comes_back_is_found_again() {
 #[test]
 fn a_certificate_of_another_authority_is_no_certificate() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let address = free();
+    let address = free_port();
     let front = node(front_config(authority.host("front"), address));
     let stolen = Files { authority: authority.authority(), ..other.host("b1") };
     let back = node(back_config(stolen, address));
@@ -150,7 +149,7 @@ fn a_certificate_of_another_authority_is_no_certificate() {
 #[test]
 fn names_that_are_no_identity_or_another_are_refused_on_both_sides() {
     let authority = Authority::new();
-    let address = free();
+    let address = free_port();
     let named = authority.sign("named", &["spiffe://example.org/front"], &["localhost"]);
     let front = node(front_config(named, address));
     wait_for("it listens", || TcpStream::connect(address).ok());
@@ -179,7 +178,7 @@ fn names_that_are_no_identity_or_another_are_refused_on_both_sides() {
     });
     assert!(there.problem.contains("its identity is not"), "{}", there.problem);
     assert!(refused(&state(&front, "unknown"), "unknown-peer") > 0);
-    let elsewhere = free();
+    let elsewhere = free_port();
     let _wrong = node(front_config(authority.host("other"), elsewhere));
     let back = node(back_config(authority.host("b1"), elsewhere));
     let there = wait_for("the sender refuses", || {
@@ -221,7 +220,7 @@ fn foreign(files: &Files, address: SocketAddr) -> Frame {
 #[test]
 fn limits_go_up_and_hit_counters_come_back() {
     let authority = Authority::new();
-    let address = free();
+    let address = free_port();
     let front = node(front_config(authority.host("front"), address));
     let back = node(back_config(authority.host("b1"), address));
     let limit = |scope: &str| RemoteLimit {
@@ -340,7 +339,7 @@ fn unheard_of(version: u8) -> [u8; 7] {
 #[test]
 fn older_and_newer_senders_are_understood() {
     let authority = Authority::new();
-    let address = free();
+    let address = free_port();
     let front = node(front_config(authority.host("front"), address));
     wait_for("it listens", || TcpStream::connect(address).ok());
     let report = || Report { validity_ms: 9_000, service: "shop".into(), ..Report::default() };
@@ -390,7 +389,7 @@ async fn front_of(files: &Files, address: SocketAddr, versions: &[u8], spoken: u
 fn older_and_newer_receivers_are_understood() {
     for (versions, spoken) in [(&[1][..], 1), (&[VERSION + 1, VERSION], VERSION)] {
         let authority = Authority::new();
-        let address = free();
+        let address = free_port();
         let back = Arc::new(node(back_config(authority.host("b1"), address)));
         let tells = Arc::clone(&back);
         let telling = std::thread::spawn(move || {
@@ -439,7 +438,7 @@ async fn flooding(files: &Files, address: SocketAddr) {
 #[test]
 fn a_receiver_that_floods_loses_its_session_and_hides_no_other() {
     let authority = Authority::new();
-    let (address, elsewhere) = (free(), free());
+    let (address, elsewhere) = (free_port(), free_port());
     let calm = node(front_config(authority.host("calm"), elsewhere));
     let files = authority.host("front");
     let flood = std::thread::spawn(move || runtime().block_on(flooding(&files, address)));
@@ -521,7 +520,7 @@ fn an_older_receiver_is_told_rates() {
         ),
     ] {
         let authority = Authority::new();
-        let address = free();
+        let address = free_port();
         let back = Arc::new(node(back_config(authority.host("b1"), address)));
         let tells = Arc::clone(&back);
         let limits = vec![
@@ -552,11 +551,11 @@ fn an_older_receiver_is_told_rates() {
 #[test]
 fn without_a_common_version_there_is_no_session_and_both_sides_say_why() {
     let authority = Authority::new();
-    let address = free();
+    let address = free_port();
     let front = node(front_config(authority.host("front"), address));
     wait_for("it listens", || TcpStream::connect(address).ok());
     let files = authority.host("b1");
-    let elsewhere = free();
+    let elsewhere = free_port();
     let back = node(back_config(authority.host("b1"), elsewhere));
     runtime().block_on(async {
         assert!(caller(&files, address, &[VERSION + 1]).await.is_err());
@@ -581,7 +580,7 @@ fn without_a_common_version_there_is_no_session_and_both_sides_say_why() {
 #[test]
 fn what_one_peer_does_wrong_concerns_nobody_else() {
     let authority = Authority::new();
-    let address = free();
+    let address = free_port();
     let front = node(front_config(authority.host("front"), address));
     wait_for("it listens", || TcpStream::connect(address).ok())
         .write_all(b"GET / HTTP/1.1\r\n\r\n")
@@ -636,7 +635,7 @@ async fn strangers(address: SocketAddr, over: &AtomicBool) {
 #[test]
 fn silent_strangers_do_not_keep_a_known_peer_out() {
     let authority = Authority::new();
-    let address = free();
+    let address = free_port();
     let front = node(front_config(authority.host("front"), address));
     let back = node(back_config(authority.host("b1"), address));
     until_known(&front, &back, "b1", 1);
@@ -656,7 +655,7 @@ fn silent_strangers_do_not_keep_a_known_peer_out() {
 #[test]
 fn files_that_cannot_be_used_change_nothing_and_are_named() {
     let authority = Authority::new();
-    let address = free();
+    let address = free_port();
     let good = authority.host("front");
     let front = node(front_config(good.clone(), address));
     let back = node(back_config(authority.host("b1"), address));
@@ -699,14 +698,14 @@ fn a_certificate_of_our_own_that_has_expired_is_said_until_it_is_renewed() {
     let files = authority.sign_until(2001, "front", (&["spiffe://example.org/front"], &[]));
     let error = Credentials::load(&files).unwrap().in_time().unwrap_err();
     assert!(error.to_string().contains("front.pem: it has expired"), "{error}");
-    let front = node(front_config(files, free()));
+    let front = node(front_config(files, free_port()));
     wait_for("a warning", || {
         let (subject, text) = front.problems().into_iter().next()?;
         (subject.starts_with("cluster.certificate") && text.contains("expired")).then_some(())
     });
     let renewed = authority.host("front");
     Credentials::load(&renewed).unwrap().in_time().unwrap();
-    front.follow(Some(front_config(renewed, free()))).unwrap();
+    front.follow(Some(front_config(renewed, free_port()))).unwrap();
     wait_for("no warning", || front.problems().is_empty().then_some(()));
 }
 

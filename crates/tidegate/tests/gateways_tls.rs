@@ -19,7 +19,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -90,13 +90,10 @@ impl World {
         trusted.sign(dir.path(), "tidegate");
         trusted.sign(dir.path(), "proxy");
         Authority::new("elsewhere").sign(dir.path(), "stranger");
-        let any = SocketAddr::new(GATE.into(), 0);
-        let gate = TcpListener::bind(any).unwrap().local_addr().unwrap();
+        let gate = SocketAddr::new(GATE.into(), free_port().port());
         let completions = match proxy {
             Proxy::Envoy => String::new(),
-            Proxy::Caddy => {
-                UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-            }
+            Proxy::Caddy => free_port().to_string(),
             _ => format!("unix:{}", path("edge.log")),
         };
         let reports = match completions.as_str() {

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 #![allow(dead_code, reason = "no file of tests uses all of it")]
 
+#[path = "../../../gate/tests/port/mod.rs"]
+mod port;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -33,7 +36,7 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
 }
 
 pub(crate) fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    port::free_port()
 }
 
 /// What a server was sent, head by head.

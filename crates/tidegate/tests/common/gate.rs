@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What tests of gateways share: a daemon without privileges, the examples of packaging/, an application.
 
+#[path = "../../../gate/tests/port/mod.rs"]
+mod port;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,7 +20,7 @@ pub(crate) const NOBODY: u32 = 65_534;
 pub(crate) const ENVOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/rivals/envoy");
 
 pub(crate) fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    port::free_port()
 }
 
 /// An example of packaging/, in which each of these is something else.

@@ -6,7 +6,7 @@ use super::http::{Http, Response};
 use super::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -61,9 +61,7 @@ impl Proxy {
     fn completions(self, dir: &Path) -> String {
         match self {
             Self::Nginx | Self::Haproxy => format!("unix:{}", dir.join("edge.log").display()),
-            Self::Caddy => {
-                UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-            }
+            Self::Caddy => free_port().to_string(),
             _ => String::new(),
         }
     }

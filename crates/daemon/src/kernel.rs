@@ -7,7 +7,6 @@ mod away;
 mod crowds;
 mod limiting;
 mod marked;
-mod neighbours;
 mod requests;
 mod router;
 mod sides;

@@ -6,8 +6,8 @@ use super::spec::{Control, NewsSpec, Protocol};
 use crate::net::{Kind, Packet, Side, Verdict};
 use std::collections::BTreeMap;
 use tidegate_control::crowd::{
-    CrowdTick, Crowds, Interval, LimitBounds, Published, PublishedLimit, PublishedSpec, Took, Why,
-    fastest,
+    CrowdTick, Crowds, Interval, LimitBounds, Neighbours, Published, PublishedLimit, PublishedSpec,
+    Took, Why, fastest,
 };
 use tidegate_policy::{
     AbacusExactSpec, Action, AgedHotSpots, BucketSpec, CrowdAction, CrowdFilter, CrowdGate,
@@ -24,8 +24,6 @@ const WHY_FOR: Nanos = Nanos::from_secs(10);
 const FADE_TICKS: u64 = 20;
 /// New connections per second that pass in any case, as the product has it.
 const LEAST: f64 = 1.0;
-/// A destination is hot with this share of the proved handshakes.
-const HOT: f64 = 0.1;
 /// The published list: what is sampled, and when an entry is out of date. Neither is printed. A quarter
 /// is some 500 hits an interval of 64 s at the paper's rates.
 const SAMPLE: f64 = 0.25;
@@ -161,7 +159,7 @@ impl Router {
             return self.syn(packet, (now, key));
         }
         if packet.is_tcp() && self.flows.packet(packet, now) {
-            // Only who has proved that it exists makes a destination hot.
+            // Only who has proved that it exists makes a destination hot, in the published control.
             self.hot.hit(key);
             self.hot.admitted(key);
         }
@@ -212,14 +210,15 @@ impl Router {
     }
 
     fn tick_ours(&mut self, now: Nanos) {
-        let (enforced, excess) = (self.control == Control::Fast, self.crowds.excess());
+        let (enforced, beside) = (self.control == Control::Fast, self.crowds.beside());
         let overdue = std::mem::take(&mut self.overdue);
         let seen = self.flows.look(now, |key| overdue.get(&key).copied());
         let mut limited = BTreeMap::new();
         for (key, (happened, in_flight, late)) in seen {
             let took = took(&happened.durations);
             let tick = tick(&happened, &took, (in_flight, late));
-            let limits = enforced && self.may_limit(key, excess);
+            let may = self.limited.contains_key(&key) || self.crowds.spares(key, beside).is_none();
+            let limits = enforced && may;
             let said = self.crowds.tick(key, &tick, limits);
             self.note(Detector::Fast, (key, now), said.alarm);
             if said.alarm {
@@ -241,7 +240,7 @@ impl Router {
 
     /// Neighbours may need a moment to show it, too.
     fn say_why(&mut self, key: u64, now: Nanos) {
-        let why = self.crowds.why(key);
+        let why = self.crowds.heard().collect::<Neighbours<u64>>().why(&key);
         let young = |a: &&mut Alarm| {
             a.detector == Detector::Fast && a.key == key && now.since(a.at) <= WHY_FOR
         };
@@ -250,13 +249,6 @@ impl Router {
         {
             alarm.why = Some(why);
         }
-    }
-
-    /// Only hot destinations that have a part in the crowd are limited; one that has a limit keeps it. The product compares with the
-    /// handshakes at slow destinations only.
-    fn may_limit(&self, key: u64, excess: f64) -> bool {
-        self.limited.contains_key(&key)
-            || self.hot.is_hot(key, Share::new(HOT)) && self.crowds.takes_part(key, excess)
     }
 
     fn limit_own(&mut self, limited: BTreeMap<u64, BucketSpec>) {

@@ -16,6 +16,8 @@ const PER_CONNECTION_S: f64 = 30.0;
 const VERSION: u64 = 1;
 /// A crowd that was kept this recently goes on; an older one may be over.
 const GOES_ON: Nanos = Nanos::from_secs(60);
+/// Handshakes count for half after so long.
+const HITS_FADE_S: f64 = 10.0;
 /// Most exchanges a connection that are believed.
 const PER_CONNECTION_MAX: f64 = 1e6;
 
@@ -76,6 +78,8 @@ pub struct Crowd {
     demand: Demand,
     limit: Limit,
     per_connection: f64,
+    /// Handshakes that were completed lately: spoofed SYNs complete none.
+    hits: f64,
     /// The alarm where nothing is limited.
     alarm: bool,
 }
@@ -86,6 +90,8 @@ impl Crowd {
     pub fn tick(&mut self, tick: &CrowdTick<'_>, enforced: bool) -> CrowdSaid {
         let s = tick.period.as_secs_f64().clamp(PERIOD_S.0, PERIOD_S.1);
         let on = self.alarm;
+        self.hits *= libm::exp2(-tick.period.as_secs_f64() / HITS_FADE_S);
+        self.hits += f64::from(tick.connected);
         if !tick.flooded {
             let learn = !on && !self.slow.is_suspicious();
             let more = tick.started.saturating_sub(tick.connected);
@@ -152,6 +158,7 @@ impl Crowd {
             demand: Demand::take(value.get("demand")?, goes_on)?,
             limit: Limit::take(value.get("limit")?, (goes_on, age.as_secs_f64()))?,
             per_connection: number(value, "per_connection", (0.0, PER_CONNECTION_MAX))?,
+            hits: 0.0,
             alarm: goes_on,
         };
         if !goes_on {
@@ -223,6 +230,11 @@ impl Crowd {
     /// What comes beyond the usual while it is slow or has an alarm, per second.
     pub(super) fn excess(&self) -> f64 {
         if self.alarm || self.is_slow() { self.demand.excess() } else { 0.0 }
+    }
+
+    /// Handshakes that were completed lately.
+    pub(super) const fn hits(&self) -> f64 {
+        self.hits
     }
 
     /// Twice as much as usual comes.

@@ -13,6 +13,36 @@ const HEARD: f64 = 0.5;
 /// crowd.
 const PART: f64 = 0.1;
 
+/// A destination is hot with this share of the handshakes at those that are slow.
+const HOT: f64 = 0.1;
+
+/// Why a destination gets no limit, though it is slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spared {
+    /// It is not hot.
+    Cold,
+    /// It has no part in what is beyond the usual.
+    Bystander,
+}
+
+impl Spared {
+    /// For people.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Cold => "it has less than a tenth of the connections to what is slow",
+            Self::Bystander => "others bring the crowd: little more than usual comes to it",
+        }
+    }
+}
+
+/// What comes to all destinations that are slow.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside {
+    hits: f64,
+    excess: f64,
+}
+
 /// Why a destination is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
@@ -26,8 +56,7 @@ pub enum Why {
 
 impl Why {
     /// By the demand of its neighbours, and how much of that is at those that are slow.
-    #[must_use]
-    pub fn of(all: f64, slow: f64) -> Self {
+    pub(super) fn of(all: f64, slow: f64) -> Self {
         match slow {
             _ if all <= 0.0 => Self::Unknown,
             slow if slow > 0.5 * all => Self::Link,
@@ -64,19 +93,8 @@ impl Crowds {
         self.all.entry(key).or_default().tick(tick, enforced)
     }
 
-    /// Why a destination is slow: by most of the demand of its neighbours. Right after an alarm a neighbour
-    /// of few exchanges may not have shown it yet.
-    #[must_use]
-    pub fn why(&self, key: u64) -> Why {
-        let (mut all, mut slow) = (0.0, 0.0);
-        for (_, demand, is_slow) in self.heard().filter(|(other, ..)| *other != key) {
-            all += demand;
-            slow += if is_slow { demand } else { 0.0 };
-        }
-        Why::of(all, slow)
-    }
-
-    /// Those whose demand says anything: the demand per second, and whether they are slow at the moment.
+    /// Those whose demand says anything: the demand per second, and whether they are slow at the moment. What
+    /// [`Neighbours`](super::Neighbours) are made of.
     pub fn heard(&self) -> impl Iterator<Item = (u64, f64, bool)> + '_ {
         let all = self.all.iter().filter(|(_, crowd)| crowd.demand() >= HEARD);
         all.map(|(key, crowd)| (*key, crowd.demand(), crowd.is_slow()))
@@ -94,16 +112,33 @@ impl Crowds {
         self.all.get(&key).is_some_and(Crowd::is_slow)
     }
 
-    /// What comes beyond the usual to all that are slow, per second.
+    /// What comes to all destinations that are slow, now.
     #[must_use]
-    pub fn excess(&self) -> f64 {
+    pub fn beside(&self) -> Beside {
+        let slow = self.all.values().filter(|crowd| crowd.is_slow());
+        Beside { hits: slow.map(Crowd::hits).sum(), excess: self.excess() }
+    }
+
+    /// Why a destination gets no limit, if so. It gets one if it is hot: if a tenth of the handshakes that were completed lately at all
+    /// that are slow are its own. So one that is slow alone is hot, however many servers there are, and behind a slow link the few
+    /// are that fill it. And only if it has a part in what is beyond the usual there.
+    #[must_use]
+    pub fn spares(&self, key: u64, beside: Beside) -> Option<Spared> {
+        let hits = self.all.get(&key).map_or(0.0, Crowd::hits);
+        if hits < HOT * beside.hits {
+            return Some(Spared::Cold);
+        }
+        (!self.takes_part(key, beside.excess)).then_some(Spared::Bystander)
+    }
+
+    /// What comes beyond the usual to all that are slow, per second.
+    fn excess(&self) -> f64 {
         self.all.values().map(Crowd::excess).sum()
     }
 
     /// Whether a destination has a part in that. A neighbour that suffers with others, and to which by chance a little
     /// more comes, has none: a limit on it would cost its clients, and relieve nobody.
-    #[must_use]
-    pub fn takes_part(&self, key: u64, excess: f64) -> bool {
+    fn takes_part(&self, key: u64, excess: f64) -> bool {
         let own = self.all.get(&key);
         own.is_some_and(|own| own.is_doubled() || own.excess() >= PART * excess)
     }
@@ -145,7 +180,7 @@ impl Crowds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crowd::Took;
+    use crate::crowd::{Neighbours, Took};
 
     fn run(crowds: &mut Crowds, key: u64, (halves, n, bucket): (u32, u32, usize)) -> bool {
         let took = [Took { class: 3, bucket, count: n }];
@@ -186,6 +221,26 @@ mod tests {
         assert!(crowds.takes_part(1, crowds.excess()), "it is slow alone");
     }
 
+    /// Two are slow, and others have most of the handshakes.
+    #[test]
+    fn a_destination_is_hot_by_its_share_of_what_is_slow() {
+        for (few, spared) in [(3, Some(Spared::Cold)), (8, None)] {
+            let mut crowds = Crowds::default();
+            for (key, n) in [(1, 2), (2, 10), (3, 200)] {
+                assert!(!run(&mut crowds, key, (400, n, 30)));
+            }
+            for _ in 0..80 {
+                run(&mut crowds, 1, (1, few, 40));
+                run(&mut crowds, 2, (1, 60, 40));
+                run(&mut crowds, 3, (1, 200, 30));
+            }
+            let beside = crowds.beside();
+            assert!(crowds.is_slow(1) && crowds.is_slow(2) && !crowds.is_slow(3));
+            assert_eq!(crowds.spares(1, beside), spared, "{few}");
+            assert_eq!(crowds.spares(2, beside), None);
+        }
+    }
+
     #[test]
     fn neighbours_say_whether_it_is_the_link() {
         for (neighbour, why) in [(30, Why::Server), (40, Why::Link)] {
@@ -195,9 +250,10 @@ mod tests {
             }
             assert!(run(&mut crowds, 1, (40, 50, 40)), "the crowd is at 1");
             assert!(!run(&mut crowds, 2, (40, 10, neighbour)), "and not at its neighbour");
-            assert_eq!(crowds.why(1), why, "{}", why.text());
+            let neighbours = |crowds: &Crowds| crowds.heard().collect::<Neighbours<u64>>();
+            assert_eq!(neighbours(&crowds).why(&1), why, "{}", why.text());
             crowds.forget(2);
-            assert_eq!(crowds.why(1), Why::Unknown);
+            assert_eq!(neighbours(&crowds).why(&1), Why::Unknown);
         }
     }
 }

@@ -20,7 +20,8 @@
 //! | `limit.rs` | the limit while a crowd is there, and when it is over |
 //! | `bounds.rs` | how far a limit may go, whatever the law says |
 //! | `crowd.rs` | one destination, from a tick to a limit |
-//! | `crowds.rs` | all destinations, and the reason |
+//! | `crowds.rs` | all destinations, and which of them may be limited |
+//! | `neighbours.rs` | what destinations say of each other: the reason |
 //! | `sharing.rs` | several routers of one domain: what they see together, and the part of a limit that one has |
 //! | `heard.rs` | what other routers told, and how much of it still counts |
 
@@ -32,15 +33,17 @@ mod demand;
 mod fastest;
 mod heard;
 mod limit;
+mod neighbours;
 mod published;
 mod sharing;
 mod slow;
 
 pub use bounds::LimitBounds;
 pub use crowd::{Crowd, CrowdSaid, CrowdTick};
-pub use crowds::{Crowds, Why};
+pub use crowds::{Beside, Crowds, Spared, Why};
 pub use fastest::fastest;
 pub use limit::{CrowdLimit, TakenBack};
+pub use neighbours::Neighbours;
 pub use published::{
     Adjust, Interval, Published, PublishedLimit, PublishedSaid, PublishedSpec, Reset,
 };

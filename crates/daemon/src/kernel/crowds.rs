@@ -15,17 +15,19 @@ mod sharing;
 pub(super) use counted::Counted;
 
 use super::limiting::{LimitIntent, Limited};
-use super::neighbours::Neighbours;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use tidegate_bpf::{Error, ROUTER_SWEEPS, RouterLimited, RouterTimes};
 use tidegate_control::crowd::{
-    CrowdLimit, CrowdSaid, CrowdTick, Crowds, Sharing, TakenBack, Took, Why,
+    CrowdLimit, CrowdSaid, CrowdTick, Crowds, Neighbours, Sharing, Spared, TakenBack, Took, Why,
 };
 use tidegate_model::record::What;
 use tidegate_model::router::{CrowdState, DestinationCounts};
 use tidegate_model::{Listen, Mode, Protocol};
 use tidegate_units::Nanos;
+
+/// Ports of one address are one server.
+type Servers = Neighbours<IpAddr>;
 
 /// How often the detectors look, as those of the simulator do. After a pause (the daemon was stopped) they begin
 /// anew from what is counted then.
@@ -58,8 +60,6 @@ const LIMIT_EVENTS_MAX: usize = 32;
 const LIMIT_EVENTS_EACH: usize = 4;
 /// Why a destination with a crowd has no limit, if nothing else is in its way.
 const FITS: &str = "what comes fits, or is slow no longer";
-const COLD: &str = "it has less than a tenth of the connections to what is slow";
-const BYSTANDER: &str = "others bring the crowd: little more than usual comes to it";
 const FLOOD: &str = "in a flood of SYNs none begins";
 const PAUSE: &str = "the daemon was stopped for a moment: what came meanwhile is not known";
 /// A response that goes on is subtracted from those of its bucket that come within this time.
@@ -305,7 +305,7 @@ impl FlashCrowds {
     fn look(&mut self, counted: &impl Counted, (now, period): (Nanos, Nanos)) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut said = Vec::with_capacity(self.watched.len());
-        let beside = (self.slow(), self.detectors.excess());
+        let beside = self.detectors.beside();
         let (intent, sample) = (&self.intent, self.sample.max(1));
         let flooded = self.flooded == Some(now);
         for (place, one) in &mut self.watched {
@@ -315,9 +315,9 @@ impl FlashCrowds {
                 self.sharing.flooded(*place as u64, period);
                 continue;
             }
-            let Some(tick) = one.tick(counted, *place, (now, period)) else { continue };
-            let part = self.detectors.takes_part(*place as u64, beside.1);
-            let spared = one.spared(intent, (beside.0, part));
+            let Some(tick) = one.tick(counted, *place, now) else { continue };
+            let by_law = self.detectors.spares(*place as u64, beside);
+            let spared = one.spared(intent, by_law);
             let mode = intent.now().filter(|_| spared.is_none());
             let enforced = mode == Some(Mode::Enforce);
             let scale = Scale { period, sample, enforced, flooded };
@@ -342,14 +342,8 @@ impl FlashCrowds {
         failed
     }
 
-    /// Handshakes of those that are slow.
-    fn slow(&self) -> f64 {
-        let slow = self.watched.iter().filter(|(place, _)| self.detectors.is_slow(**place as u64));
-        slow.map(|(_, one)| one.limited.hits()).sum()
-    }
-
     /// What all destinations say of each other, where a reason is asked for.
-    fn whys(&self, said: &[(usize, CrowdSaid)], now: Nanos) -> Option<Neighbours> {
+    fn whys(&self, said: &[(usize, CrowdSaid)], now: Nanos) -> Option<Servers> {
         let asks = |(place, said): &(usize, CrowdSaid)| {
             let alarm = self.watched.get(place).and_then(|one| one.alarm.as_ref());
             said.alarm && alarm.is_none_or(|alarm| now.since(alarm.since) <= WHY_FOR)
@@ -365,10 +359,10 @@ impl FlashCrowds {
     }
 
     /// An alarm begins, goes on, or is over.
-    fn note(&mut self, place: usize, said: &CrowdSaid, (whys, now): (&Option<Neighbours>, Nanos)) {
+    fn note(&mut self, place: usize, said: &CrowdSaid, (whys, now): (&Option<Servers>, Nanos)) {
         let demand = self.demand(place);
         let Some(one) = self.watched.get_mut(&place) else { return };
-        let why = whys.as_ref().map_or(Why::Unknown, |whys| whys.why(one.address.ip()));
+        let why = whys.as_ref().map_or(Why::Unknown, |whys| whys.why(&one.address.ip()));
         match (&mut one.alarm, said.alarm) {
             (None, true) => {
                 self.told.retain(|then| now.since(*then) < EVENTS_WITHIN);
@@ -574,15 +568,11 @@ impl Watched {
         }
     }
 
-    /// Why it gets no limit, if so. `slow`: the handshakes of all that are slow; `part`: it has one in what is beyond
-    /// the usual. One that has a limit keeps it, also from one process to the next.
-    fn spared(&self, intent: &LimitIntent, (slow, part): (f64, bool)) -> Option<&'static str> {
+    /// Why it gets no limit, if so, by what the operator wants and by the law. One that has a limit keeps it, also from one process
+    /// to the next.
+    fn spared(&self, intent: &LimitIntent, by_law: Option<Spared>) -> Option<&'static str> {
         let (address, port) = (Some(self.address.ip()), self.address.port());
-        let why = match self.limited.goes_on() {
-            true => None,
-            false if !self.limited.is_hot(slow) => Some(COLD),
-            false => (!part).then_some(BYSTANDER),
-        };
+        let why = by_law.filter(|_| !self.limited.goes_on()).map(Spared::text);
         intent.spares(Listen { address, port, protocol: Protocol::Tcp }).or(why)
     }
 
@@ -611,12 +601,7 @@ impl Watched {
     }
 
     /// What is new since the last look.
-    fn tick(
-        &mut self,
-        counted: &impl Counted,
-        place: usize,
-        (now, period): (Nanos, Nanos),
-    ) -> Option<Tick> {
+    fn tick(&mut self, counted: &impl Counted, place: usize, now: Nanos) -> Option<Tick> {
         let counts = counted.counts(place)?;
         let new = counts.with(self.counts, u64::saturating_sub);
         let times = (new.completed + new.resumed > 0).then(|| counted.times(place)).flatten();
@@ -627,7 +612,7 @@ impl Watched {
         // A response that goes on has not ended: the one that ends next is not another one.
         let more = all.saturating_sub(self.ended);
         self.ended = self.ended.max(all);
-        let limited = self.limited.tick(counted, place, (period, new.admitted));
+        let limited = self.limited.tick(counted, place);
         Some(Tick { new, ended: more, in_flight, took, limited })
     }
 

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The limit of a destination behind a router: who gets one, and what of the law's word reaches the kernel. The law
-//! and its bounds are those of `tidegate_control::crowd`.
-//!
-//! A destination gets a limit during its flash crowd if it is hot: if a tenth of the handshakes that were proved
-//! lately at all destinations that are slow are its own, and if it has a part in what is beyond the usual there. So one that is slow alone is hot, however many servers there
-//! are; behind a slow link the few are that fill it. Spoofed SYNs complete no handshake.
+//! The limit of a destination behind a router: what of the law's word reaches the kernel. The law, who gets a limit, and
+//! its bounds are those of `tidegate_control::crowd`.
 
 use super::crowds::Counted;
 use tidegate_bpf::policy::{Action, BucketSpec};
@@ -14,11 +10,6 @@ use tidegate_control::crowd::{CrowdLimit, LimitBounds};
 use tidegate_model::{Listen, Mode};
 use tidegate_units::{Nanos, Rate};
 
-/// A destination is hot with this share of the handshakes at those that are slow. The simulator takes this share of all
-/// handshakes (decision 51).
-const HOT: f64 = 0.1;
-/// Handshakes count for half after so long, as in the simulator.
-const FADES: Nanos = Nanos::from_secs(10);
 /// What a bucket of the kernel can be.
 const BURST: (f64, f64) = (1.0, 1e6);
 
@@ -110,8 +101,6 @@ impl LimitIntent {
 #[derive(Debug, Default)]
 pub(super) struct Limited {
     bounds: LimitBounds,
-    /// Handshakes that were proved lately.
-    hits: f64,
     /// What the kernel had counted at the last look.
     counted: RouterLimited,
     /// Connections per second, as the kernel has it.
@@ -150,24 +139,13 @@ impl Limited {
         self.rate.is_some() || self.resumes
     }
 
-    pub(super) const fn hits(&self) -> f64 {
-        self.hits
-    }
-
     /// What was counted up to now is not looked at.
     pub(super) fn begin_anew(&mut self, counted: &impl Counted, place: usize) {
         self.counted = counted.limited(place).unwrap_or_default();
     }
 
-    /// A tick of this length, in which so many handshakes were proved.
-    pub(super) fn tick(
-        &mut self,
-        counted: &impl Counted,
-        place: usize,
-        (period, connected): (Nanos, u64),
-    ) -> New {
-        self.hits *= 0.5_f64.powf(period.as_secs_f64() / FADES.as_secs_f64());
-        self.hits += connected as f64;
+    /// A tick.
+    pub(super) fn tick(&mut self, counted: &impl Counted, place: usize) -> New {
         let now = counted.limited(place).unwrap_or(self.counted);
         let new = New {
             tokens: now.tokens.saturating_sub(self.counted.tokens),
@@ -175,11 +153,6 @@ impl Limited {
         };
         self.counted = now;
         new
-    }
-
-    /// Whether it is hot. `slow`: the handshakes of all destinations that are slow.
-    pub(super) fn is_hot(&self, slow: f64) -> bool {
-        self.hits >= HOT * slow
     }
 
     /// What the law wants, within its bounds, goes to the kernel. `connected`: in this tick, of all connections.
@@ -256,12 +229,5 @@ mod tests {
                 .spares("192.0.2.1:80".parse().unwrap())
                 .is_some_and(|why| why.contains("enforced"))
         );
-    }
-
-    #[test]
-    fn a_destination_is_hot_by_its_share_of_what_is_slow() {
-        let limited = |hits| Limited { hits, ..Limited::default() };
-        assert!(limited(5.0).is_hot(5.0), "it is slow alone");
-        assert!(limited(5.0).is_hot(50.0) && !limited(5.0).is_hot(50.1));
     }
 }

@@ -488,7 +488,7 @@ fn a_bystander_of_a_crowd_is_not_limited() {
     assert!(servers.limit(0).is_some(), "{told:?}");
     let crowds = servers.world.crowds.now(servers.world.now);
     let beside = &crowds[&1];
-    assert_eq!((beside.limit, beside.unlimited.as_str()), (None, BYSTANDER));
+    assert_eq!((beside.limit, beside.unlimited.as_str()), (None, Spared::Bystander.text()));
     assert_eq!(servers.counts(1).refused, 0);
     // A crowd of its own is limited, too.
     servers.run(60, |_| 3 * MANY);

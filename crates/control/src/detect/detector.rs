@@ -221,7 +221,10 @@ impl Detector {
         self.excess_max = if busy { self.excess_max.max(excess) } else { 0.0 };
         let (families, cause) = self.alarm(&tick);
         self.see_connections(&tick, signals, counts, age_max);
-        if self.episode.is_some() {
+        if let Some(episode) = &mut self.episode {
+            if blind && self.actuator == Actuator::Syns {
+                episode.falls.go_on();
+            }
             self.follow(&tick, signals, harmless, (mode, &families));
             self.end_if_over(tick.now);
         } else if cause.is_some() && !self.held.lasts() {
@@ -381,7 +384,8 @@ impl Detector {
 
     /// Without signals for long.
     fn lost(&mut self, now: Nanos) -> Load {
-        if self.episode.take().is_some() {
+        if let Some(episode) = self.episode.take() {
+            self.keep_delay(&episode, now);
             self.since = now;
         }
         self.history = History::default();

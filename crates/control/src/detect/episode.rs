@@ -303,12 +303,13 @@ impl Episode {
         let held_back = self.echo.is_on() && stood < target - self.queue(objective_s) / 2.0;
         if held_back {
             // What completes is what is let in.
-        } else if short && refused > 0.0 && self.actuator == Actuator::Syns {
+        } else if short && refused > 0.0 && self.actuator == Actuator::Syns && !self.falls.are_on()
+        {
             // We refuse, and the server has hardly anything to do: μ is too low, not measured.
             let doubling_s = SOON_SECONDS.max(self.life_s);
             let most = if idle { RATE_CEILING } else { peak.max(self.mu) };
             self.mu = (self.mu * libm::exp2(seconds / doubling_s)).min(most);
-        } else if !short {
+        } else if !short || self.falls.are_on() {
             let span = (RATE_EVENTS / self.mu).max(LASTING_SECONDS);
             let weight = 1.0 - libm::exp(-seconds / span);
             self.mu = self.falls.capacity(self.mu, completed / seconds, weight).max(1.0);
@@ -318,8 +319,8 @@ impl Episode {
         let pressing = tick.sums.with_repeated();
         self.missing = (self.missing + RELEASE_SHARE * departures * seconds - pressing).max(0.0);
         self.bursts.see(&tick.sums, pressing);
-        if self.actuator == Actuator::Rules {
-            // What is refused is another kind of work than what is completed: no comparison.
+        if self.actuator == Actuator::Rules || self.falls.confirms() {
+            // What is refused is another kind of work than what is completed, or what could be completed is not known: no comparison.
             self.missing = 0.0;
         }
         let unbalanced = self.families.contains(&Family::Balance);

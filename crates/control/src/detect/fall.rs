@@ -18,13 +18,14 @@
 use super::detector::Actuator;
 use super::episode::Episode;
 use super::history::Sums;
-use super::scale::{EVENTS_MIN, LASTING_SECONDS, LASTING_TICKS, TIME_SECONDS_MAX};
+use super::scale::{EVENTS_MIN, LASTING_SECONDS, TIME_SECONDS_MAX};
 use super::trial::TRIAL_SHARE;
 use super::{Detector, Tick};
 use tidegate_units::Nanos;
 
-/// What is in flight must have come down to this share, or nothing is known.
+/// What is in flight must have come down to this share, or nothing is known; on purpose, to that.
 const FALLEN_JOBS: f64 = 0.5;
+const SHORTER_JOBS: f64 = 0.6;
 /// What takes less than this share of the objective does not fill the limit of calm.
 const WAIT_OBJECTIVE: f64 = 0.5;
 /// The times of responses are at least this share of the mean, or it is a few jobs that wait.
@@ -36,13 +37,17 @@ const CONFIRM_JOBS: f64 = 1.5;
 /// An experiment on purpose has this share of the time that is believed, if that is short enough to be one; and so many times the time
 /// to end.
 const SHORTER: f64 = 0.125;
-const SHORTER_MAX: f64 = 0.4;
+const SHORTER_MAX: f64 = 0.5;
 const SHORTER_TIMES: f64 = 6.0;
 /// Seconds to the next experiment on purpose, of those in which more than this share is refused, or anything and responses are late.
 /// They double with each in vain, up to so many.
 const REFUSED_SHARE: f64 = 0.1;
 const PAUSE: f64 = 10.0;
+/// Where a time was found already, one that is so many times as long is another one: a queue of the target takes half as many.
+const LONGER: f64 = 3.0;
 const PAUSE_MAX: f64 = 60.0;
+/// Ticks in which the responses before an overload are looked for.
+const LATELY_TICKS: usize = 64;
 /// Seconds for which an overload is remembered by what it found, and the share of that which responses must take.
 const KEPT_SECONDS: f64 = 300.0;
 const KEPT_SHARE: f64 = 0.3;
@@ -80,6 +85,7 @@ struct Fall {
 struct Window {
     seconds: f64,
     completed: f64,
+    refused: f64,
     responses: f64,
     /// Their times: medians of ticks.
     medians_s: f64,
@@ -92,8 +98,8 @@ struct Window {
 enum Said {
     /// Each takes as much less as there are fewer: there was a queue.
     Queue,
-    /// Each takes so many seconds, however few are in flight.
-    Delay(f64),
+    /// Each takes so many seconds, however few are in flight; so many are.
+    Delay { takes_s: f64, jobs: f64 },
     /// Nothing, and it will not.
     Nothing,
 }
@@ -102,6 +108,7 @@ impl Window {
     fn see(&mut self, tick: &Sums, jobs: f64) {
         self.seconds += tick.seconds;
         self.completed += tick.completed;
+        self.refused += tick.refused;
         self.responses += tick.responses;
         self.medians_s += tick.medians_s;
         self.job_seconds += jobs * tick.seconds;
@@ -155,11 +162,12 @@ impl Fall {
             return None;
         }
         self.now = Window::default();
-        if held > FALLEN_JOBS * self.jobs {
+        let first = matches!(self.purpose, Purpose::First);
+        if held > self.jobs * if first { FALLEN_JOBS } else { SHORTER_JOBS } {
             return Some(Said::Nothing);
         }
         // What those that are in flight now take behind each other, and what each took before. The middle of the two, as a factor:
-        let rate = if matches!(self.purpose, Purpose::First) { self.most } else { self.rate };
+        let rate = if first { self.most } else { self.rate };
         let middle_s = (self.jobs * held).sqrt() / rate;
         // Jobs that came together leave together: then the mean of a window errs, and the times do not.
         let mean_s = now.job_seconds / now.completed;
@@ -168,22 +176,29 @@ impl Fall {
         if takes_s <= middle_s.max(WAIT_OBJECTIVE * objective_s) {
             return Some(Said::Queue);
         }
-        Some(if times_s > WAIT_TIMES * mean_s { Said::Delay(takes_s) } else { Said::Nothing })
+        let waits = times_s > WAIT_TIMES * mean_s;
+        Some(if waits { Said::Delay { takes_s, jobs: held } } else { Said::Nothing })
     }
 
     /// Takes a tick with more jobs in flight, each of which should take so long.
     fn let_in(&mut self, tick: &Sums, jobs: f64, takes_s: f64) -> Option<Said> {
         let before = self.jobs;
-        if !self.counts(tick, jobs, before) || self.now.seconds < takes_s.max(LASTING_SECONDS) {
+        if !self.counts(tick, jobs, before) {
             return None;
         }
-        let (held, rate) = (self.now.held(), self.now.completed / self.now.seconds);
-        let refused = tick.refused > 0.0;
+        let (now, held) = (self.now, self.now.held());
+        let expected = self.rate * now.seconds;
+        if now.seconds < takes_s.max(LASTING_SECONDS) || expected < EVENTS_MIN {
+            return None;
+        }
+        // All that come are let in, or as many more as it takes.
+        let refused = now.refused > 0.0;
         if held < CONFIRM_JOBS * self.jobs && refused {
             return None;
         }
-        let follows = rate >= self.rate * (held / self.jobs).sqrt();
-        Some(if follows || !refused { Said::Delay(takes_s) } else { Said::Queue })
+        let follows = now.completed >= expected * (held / self.jobs).sqrt();
+        let said = Said::Delay { takes_s, jobs: held };
+        Some(if follows || !refused { said } else { Said::Queue })
     }
 
     /// Seconds after which it is given up.
@@ -191,7 +206,8 @@ impl Fall {
         match self.purpose {
             Purpose::First | Purpose::Confirm { .. } => TIME_SECONDS_MAX,
             Purpose::Shorter { before_s } => {
-                (SHORTER_TIMES * before_s).clamp(PAUSE, TIME_SECONDS_MAX)
+                let events_s = 2.0 * EVENTS_MIN / self.rate;
+                (SHORTER_TIMES * before_s + events_s).clamp(PAUSE, TIME_SECONDS_MAX)
             }
         }
     }
@@ -221,7 +237,7 @@ impl Detector {
         if episode.search.is_some() || self.actuator == Actuator::Rules {
             return episode;
         }
-        let lately = self.history.responding(EVENTS_MIN, LASTING_TICKS);
+        let lately = self.history.responding(EVENTS_MIN, LATELY_TICKS);
         let waited = self.waited(tick.now);
         let delay = self.delay.take().filter(|delay| {
             let least_s = KEPT_SHARE * delay.takes_s * lately.responses;
@@ -233,32 +249,67 @@ impl Detector {
         let proxies = episode.in_proxies(self.objective_s);
         let jobs = (tick.waiting - episode.stays() - proxies).max(0.0);
         let on = Some(Fall::new(Purpose::First, jobs, episode.mu));
-        Episode { falls: Falls { on, ..Falls::default() }, ..episode }
+        Episode { falls: Falls { on, ..Falls::begin() }, ..episode }
     }
 }
 
 /// Whether jobs only wait, at a gateway.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Falls {
+    /// Nothing is tried elsewhere.
+    at_gateway: bool,
     on: Option<Fall>,
     /// The time of a response that was believed until a longer one was found.
     found: Option<f64>,
-    /// Seconds to the next experiment, and between the last two; 0: none is to be made.
+    /// Seconds to the next experiment, and between the last two.
     left_s: f64,
     pause_s: f64,
-    /// What is seen until one begins where nothing was found.
+    /// What came and was refused in the last second.
+    offered: f64,
+    refused: f64,
+    /// What is seen until an experiment with more begins.
     now: Window,
 }
 
 impl Falls {
-    /// Where a longer time is known than this one.
-    pub(super) fn known(known_s: f64) -> Self {
-        Self { found: Some(known_s), left_s: PAUSE, ..Self::default() }
+    /// At a gateway.
+    pub(super) fn begin() -> Self {
+        Self { at_gateway: true, left_s: PAUSE, ..Self::default() }
     }
 
-    /// Whether jobs were found to wait, and longer than was believed before.
+    /// The same where a longer time is known than this one.
+    pub(super) fn known(known_s: f64) -> Self {
+        Self { found: Some(known_s), ..Self::begin() }
+    }
+
+    /// Goes on at a gateway, from an overload of the process before or from shadow.
+    pub(super) fn go_on(&mut self) {
+        if !self.at_gateway {
+            *self = Self::begin();
+        }
+    }
+
+    /// Whether jobs were found to wait, and longer than was believed before; or whether it looks so.
     pub(super) fn wait(&self, takes_s: f64) -> bool {
-        self.found.is_some_and(|known_s| takes_s > known_s)
+        self.found.is_some_and(|known_s| takes_s > known_s) || self.confirms()
+    }
+
+    /// Whether more are let in, to see whether more complete.
+    pub(super) fn confirms(&self) -> bool {
+        self.on.is_some_and(|fall| matches!(fall.purpose, Purpose::Confirm { .. }))
+    }
+
+    /// Whether an experiment is on.
+    pub(super) const fn are_on(&self) -> bool {
+        self.on.is_some()
+    }
+
+    /// Takes what came in a tick. Whether anything was refused lately, and whether so much that it counts.
+    fn see_refused(&mut self, tick: &Sums) -> (bool, bool) {
+        let keep = libm::exp(-tick.seconds / LASTING_SECONDS);
+        self.offered = keep * self.offered + tick.offered;
+        self.refused = keep * self.refused + tick.refused;
+        (self.refused > 0.5, self.refused > REFUSED_SHARE * self.offered)
     }
 
     /// The capacity after a tick with this rate, which counts by this weight. Jobs that only wait complete less because fewer are in
@@ -281,13 +332,17 @@ impl Falls {
 impl Episode {
     /// How long jobs wait, and what was believed before.
     pub(super) fn found(&self) -> Option<(f64, f64)> {
-        let known_s = self.falls.found?;
-        let tried = self.falls.on.as_ref().map(|fall| fall.purpose);
-        let takes_s = match tried {
-            Some(Purpose::Shorter { before_s }) => before_s,
-            _ => self.r0_s,
-        };
+        let (known_s, takes_s) = (self.falls.found?, self.believed_s());
         (takes_s > known_s).then_some((takes_s, known_s))
+    }
+
+    /// The time of a response, but for an experiment.
+    pub(super) fn believed_s(&self) -> f64 {
+        match self.falls.on.map(|fall| fall.purpose) {
+            Some(Purpose::Shorter { before_s }) => before_s,
+            Some(Purpose::Confirm { known_s, .. }) => known_s,
+            Some(Purpose::First) | None => self.r0_s,
+        }
     }
 
     /// Takes a tick of an experiment, or begins one when it is time for it. Whether one is on.
@@ -298,22 +353,21 @@ impl Episode {
         peak: f64,
         objective_s: f64,
     ) -> bool {
-        if self.shadow {
+        if self.shadow || !self.falls.at_gateway {
             // Nobody executes the limits.
-            self.r0_s = self.falls.found.unwrap_or(self.r0_s);
+            self.r0_s = self.falls.found.unwrap_or_else(|| self.believed_s());
             self.falls = Falls::default();
             return false;
         }
+        let (refuses, much) = self.falls.see_refused(tick);
         let jobs = (waiting - self.stays() - self.in_proxies(objective_s)).max(0.0);
         let Some(mut fall) = self.falls.on.take() else {
-            let late = waiting > objective_s * self.mu && tick.refused > 0.0;
-            if late || tick.refused > REFUSED_SHARE * tick.offered {
+            if much || refuses && waiting > objective_s * self.mu {
                 self.falls.left_s -= tick.seconds;
             }
-            self.falls.on = match self.falls.found {
-                Some(known_s) => self.shorten(jobs, peak, known_s),
-                None => self.try_more(tick, jobs, peak, objective_s),
-            };
+            let more = refuses && self.mu < TRIAL_SHARE * peak;
+            let more = if more { self.try_more(tick, jobs, objective_s) } else { None };
+            self.falls.on = more.or_else(|| self.shorten(jobs, peak));
             return self.falls.on.is_some();
         };
         fall.age_s += tick.seconds;
@@ -330,7 +384,7 @@ impl Episode {
         };
         self.mu = fall.mu.max(1.0);
         let r0_s = self.r0_s;
-        let on = self.end_fall(&fall, said, jobs);
+        let on = self.end_fall(&fall, said);
         if self.r0_s != r0_s {
             self.trial.again();
         }
@@ -338,26 +392,30 @@ impl Episode {
     }
 
     /// An experiment has ended with this. Whether another one is on.
-    fn end_fall(&mut self, fall: &Fall, said: Said, jobs: f64) -> bool {
+    fn end_fall(&mut self, fall: &Fall, said: Said) -> bool {
         let again_s = (2.0 * self.falls.pause_s).clamp(PAUSE, PAUSE_MAX);
         let mut pause_s = again_s;
         match (fall.purpose, said) {
-            (Purpose::First, Said::Delay(takes_s)) => {
+            (Purpose::First, Said::Delay { takes_s, jobs }) => {
                 self.falls.on = Some(self.confirm(jobs, takes_s, fall.most));
                 return true;
             }
             (Purpose::First, _) => {}
-            (Purpose::Confirm { known_s, mu, .. }, Said::Delay(_)) => {
-                self.falls.found = Some(known_s);
+            (Purpose::Confirm { known_s, mu, .. }, Said::Delay { .. }) => {
+                self.falls.found.get_or_insert(known_s);
                 self.mu = self.mu.max(mu);
                 pause_s = 0.0;
             }
             (Purpose::Confirm { known_s, .. }, _) => self.r0_s = known_s,
             (Purpose::Shorter { .. }, Said::Queue) => pause_s = 0.0,
-            (Purpose::Shorter { before_s }, Said::Delay(takes_s)) => {
+            (Purpose::Shorter { before_s }, Said::Delay { takes_s, .. }) => {
                 self.r0_s = self.r0_s.max(takes_s).min(before_s);
+                self.mu = self.mu.max(fall.rate);
             }
-            (Purpose::Shorter { before_s }, Said::Nothing) => self.r0_s = before_s,
+            (Purpose::Shorter { before_s }, Said::Nothing) => {
+                self.r0_s = before_s;
+                self.mu = self.mu.max(fall.rate);
+            }
         }
         (self.falls.pause_s, self.falls.left_s) = (pause_s, pause_s.max(PAUSE));
         false
@@ -374,10 +432,9 @@ impl Episode {
         Fall { least, ..Fall::new(purpose, jobs, rate) }
     }
 
-    /// Where nothing was found, and responses take long with few in flight all the same: an experiment with more.
-    fn try_more(&mut self, tick: &Sums, jobs: f64, peak: f64, objective_s: f64) -> Option<Fall> {
-        let few = self.mu < TRIAL_SHARE * peak && tick.refused > 0.0 && !self.trial.is_on();
-        if self.falls.pause_s <= 0.0 || self.falls.left_s > 0.0 || !few {
+    /// Where fewer complete than before, and responses take longer than what was found, if anything was: an experiment with more.
+    fn try_more(&mut self, tick: &Sums, jobs: f64, objective_s: f64) -> Option<Fall> {
+        if self.falls.left_s > 0.0 || self.trial.is_on() {
             self.falls.now = Window::default();
             return None;
         }
@@ -388,11 +445,14 @@ impl Episode {
         }
         let (held, takes_s) = (now.held(), now.job_seconds / now.completed);
         self.falls.now = Window::default();
-        (takes_s > WAIT_OBJECTIVE * objective_s).then(|| self.confirm(held, takes_s, 0.0))
+        let found_s = self.falls.found.map_or(0.0, |_| LONGER * self.r0_s);
+        let long = takes_s > found_s.max(WAIT_OBJECTIVE * objective_s);
+        long.then(|| self.confirm(held, takes_s, 0.0))
     }
 
     /// Where a long time was found, and the server is at its end all the same: an experiment with a shorter one.
-    fn shorten(&mut self, jobs: f64, peak: f64, known_s: f64) -> Option<Fall> {
+    fn shorten(&mut self, jobs: f64, peak: f64) -> Option<Fall> {
+        let known_s = self.falls.found?;
         let before_s = self.r0_s;
         let shorter_s = (SHORTER * before_s).max(known_s);
         // As many as ever complete, or it has been so for long.
@@ -437,7 +497,7 @@ mod tests {
         // 400 in flight at 160/s: 2.5 s each.
         let first = Fall::new(Purpose::First, 400.0, 160.0);
         let delay = |said: Option<Said>| match said {
-            Some(Said::Delay(takes_s)) => takes_s,
+            Some(Said::Delay { takes_s, .. }) => takes_s,
             said => panic!("{said:?}"),
         };
         assert_eq!(says(first, 40.0, 160.0, Some(0.25)), Some(Said::Queue));
@@ -463,7 +523,8 @@ mod tests {
     fn more_must_complete_with_more_in_flight() {
         let confirm = Purpose::Confirm { takes_s: 2.5, known_s: 0.002, mu: 160.0 };
         let fall = Fall::new(confirm, 40.0, 16.0);
-        assert_eq!(says(fall, 180.0, 72.0, Some(2.5)), Some(Said::Delay(2.5)));
+        let follows = says(fall, 180.0, 72.0, Some(2.5));
+        assert!(matches!(follows, Some(Said::Delay { takes_s: 2.5, .. })), "{follows:?}");
         assert_eq!(says(fall, 180.0, 16.0, Some(11.0)), Some(Said::Queue));
         assert_eq!(says(fall, 45.0, 18.0, Some(2.5)), None, "hardly more are in flight");
     }
@@ -473,7 +534,7 @@ mod tests {
     fn an_experiment_has_an_end() {
         let shorter = |before_s| Fall::new(Purpose::Shorter { before_s }, 400.0, 160.0);
         assert_eq!(Fall::new(Purpose::First, 400.0, 160.0).age_max_s(), 60.0);
-        assert_eq!((shorter(0.5).age_max_s(), shorter(2.5).age_max_s()), (10.0, 15.0));
+        assert_eq!((shorter(0.5).age_max_s(), shorter(2.5).age_max_s()), (10.0, 15.2));
         assert_eq!(shorter(30.0).age_max_s(), 60.0);
     }
 }

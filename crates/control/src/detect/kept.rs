@@ -29,7 +29,7 @@ impl Detector {
         let overload = self.episode.as_ref().filter(|episode| episode.search.is_none());
         let overload = overload.map(|it| {
             let (r0_s, known_s) = it.found().unzip();
-            json!({"mu": it.mu, "r0_s": r0_s.unwrap_or(it.r0_s), "known_s": known_s})
+            json!({"mu": it.mu, "r0_s": r0_s.unwrap_or_else(|| it.believed_s()), "known_s": known_s})
         });
         let (each, answered) = self.exchanges.kept();
         Some(json!({

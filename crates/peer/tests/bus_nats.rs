@@ -3,12 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too")]
 
 mod common;
+#[path = "../../gate/tests/port/mod.rs"]
+mod port;
 
 use common::{Authority, id, report, wait_for};
 use nkeys::KeyPair;
+use port::free_port;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -39,7 +42,7 @@ struct Server {
 impl Server {
     /// With these lines in its configuration.
     fn new(more: &str) -> Self {
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let address = free_port();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("nats.conf");
         fs::write(&file, format!("listen: {address}\n{more}\n")).unwrap();

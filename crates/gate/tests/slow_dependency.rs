@@ -116,7 +116,7 @@ fn a_usual_time_that_is_long_is_found_again() {
         }
         let after = goodput(&world.run(2.0, 60), 60);
         println!("{seed}: well after {well} s, then {after:.3} of C");
-        assert!(well <= 120 && after >= 0.8, "{seed}: {well} s, {after}");
+        assert!(well <= 90 && after >= 0.95, "{seed}: {well} s, {after}");
     }
 }
 
@@ -138,7 +138,7 @@ fn an_overload_behind_it_is_held_at_the_capacity() {
         }
         let after = goodput(&world.run(load, 60), 60);
         println!("{load}, {seed}: {all:.3} of C served, well after {well} s, then {after:.3}");
-        assert!(all >= 0.8 && well <= 90 && after >= 0.9, "{load}, {seed}: {all}, {well}, {after}");
+        assert!(all >= 0.8 && well <= 90 && after >= 0.95, "{load}, {seed}: {all}, {well}, {after}");
     }
 }
 

@@ -138,7 +138,10 @@ fn an_overload_behind_it_is_held_at_the_capacity() {
         }
         let after = goodput(&world.run(load, 60), 60);
         println!("{load}, {seed}: {all:.3} of C served, well after {well} s, then {after:.3}");
-        assert!(all >= 0.8 && well <= 90 && after >= 0.95, "{load}, {seed}: {all}, {well}, {after}");
+        assert!(
+            all >= 0.8 && well <= 90 && after >= 0.95,
+            "{load}, {seed}: {all}, {well}, {after}"
+        );
     }
 }
 

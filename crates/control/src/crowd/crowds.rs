@@ -106,12 +106,6 @@ impl Crowds {
         self.all.get(&key).map_or(0.0, Crowd::demand)
     }
 
-    /// Whether a destination is slow at the moment, crowd or not.
-    #[must_use]
-    pub fn is_slow(&self, key: u64) -> bool {
-        self.all.get(&key).is_some_and(Crowd::is_slow)
-    }
-
     /// What comes to all destinations that are slow, now.
     #[must_use]
     pub fn beside(&self) -> Beside {
@@ -235,7 +229,8 @@ mod tests {
                 run(&mut crowds, 3, (1, 200, 30));
             }
             let beside = crowds.beside();
-            assert!(crowds.is_slow(1) && crowds.is_slow(2) && !crowds.is_slow(3));
+            let slow = |key| crowds.get(key).is_some_and(Crowd::is_slow);
+            assert!(slow(1) && slow(2) && !slow(3));
             assert_eq!(crowds.spares(1, beside), spared, "{few}");
             assert_eq!(crowds.spares(2, beside), None);
         }

@@ -68,7 +68,11 @@ impl Detector {
             Some(overload) => {
                 let seconds = |key| number(overload, key, (1e-9, TIME_SECONDS_MAX));
                 let mu = number(overload, "mu", (1.0, RATE_CEILING))?;
-                Some((mu, seconds("r0_s")?, seconds("known_s").map(Falls::known)))
+                let falls = match overload.get("known_s") {
+                    None | Some(Value::Null) => Falls::default(),
+                    Some(_) => Falls::known(seconds("known_s")?),
+                };
+                Some((mu, seconds("r0_s")?, falls))
             }
         };
         self.baseline.r0_s = Some(r0_s);
@@ -80,7 +84,6 @@ impl Detector {
         (self.baseline.waiting, self.baseline.explained) = (held, explained);
         self.harmless.jobs = harmless;
         if let Some((mu, r0_s, falls)) = overload.filter(|_| age <= OVERLOAD_AGE_MAX) {
-            let falls = falls.unwrap_or_default();
             self.episode = Some(Episode { falls, ..self.episode_at(mu, Some(r0_s), 0.0) });
         }
         Some(())
@@ -112,6 +115,9 @@ mod tests {
         let mut next = Detector::new(Nanos::SECOND);
         next.take(&detector.kept().unwrap(), Nanos::SECOND).unwrap();
         assert_eq!(next.episode.unwrap().found(), None);
+        let mut wrong = kept;
+        wrong["overload"]["known_s"] = json!(-1.0);
+        assert_eq!(Detector::new(Nanos::SECOND).take(&wrong, Nanos::SECOND), None);
     }
 
     fn tick(now_ms: u64, offered: u64, completed: u64, waiting: u64) -> Signals {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! A port of loopback that nobody takes before a test uses it. Tests of several crates share this file.
+//! A port of loopback that hardly anybody takes before a test uses it. Tests of several crates share this file.
 //!
-//! The kernel gives ports from 32768 on to whoever connects or binds to port 0: one that was free there a moment ago may be taken.
-//! Ports below are only taken on purpose, and each process begins at another one.
+//! By default the kernel gives ports from 32768 on to whoever connects or binds to port 0: one that was free there a moment ago may be
+//! taken. Ports below are only taken on purpose, and each process begins at another one.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Envoy: one connection, each question a stream of its own, and a stream of the log.
+//! Envoy, by `ext_authz` or by the rate limit service: one connection, each question a stream of its own, and a
+//! stream of the log.
 
 use super::sockets::{HEADERS, Proxy, token};
 use h2::client::{ResponseFuture, SendRequest};
@@ -14,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::task::spawn_local;
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
+const RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const LOG: &str = "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs";
 /// So many bytes may wait to be read.
 const WINDOW: u32 = 16 * 1024 * 1024;
@@ -23,12 +25,25 @@ const FLUSH: Duration = Duration::from_millis(50);
 #[derive(Clone)]
 pub(crate) struct Grpc {
     calls: SendRequest<Bytes>,
-    question: Bytes,
+    /// Method, message, and under which name the log has the token.
+    question: (&'static str, Bytes, &'static str),
     entries: Rc<RefCell<Vec<u8>>>,
 }
 
 impl Grpc {
-    pub(crate) async fn connect(path: &Path) -> io::Result<Self> {
+    pub(crate) async fn ext_authz(path: &Path) -> io::Result<Self> {
+        Self::connect(path, (CHECK, framed(&question()), "envoy.filters.http.ext_authz")).await
+    }
+
+    pub(crate) async fn rate_limit(path: &Path) -> io::Result<Self> {
+        let question = (RATE_LIMIT, framed(&descriptors()), "envoy.filters.http.ratelimit");
+        Self::connect(path, question).await
+    }
+
+    async fn connect(
+        path: &Path,
+        question: (&'static str, Bytes, &'static str),
+    ) -> io::Result<Self> {
         let stream = UnixStream::connect(path).await?;
         // Many short responses may wait until this program runs again.
         let mut builder = h2::client::Builder::new();
@@ -37,13 +52,14 @@ impl Grpc {
         spawn_local(connection);
         let entries = Rc::default();
         spawn_local(log(calls.clone(), Rc::clone(&entries)));
-        Ok(Self { calls, question: framed(&question()), entries })
+        Ok(Self { calls, question, entries })
     }
 }
 
 impl Proxy for Grpc {
     async fn ask(&self) -> io::Result<Option<String>> {
-        let response = call(&self.calls, CHECK, self.question.clone());
+        let (method, message, _) = &self.question;
+        let response = call(&self.calls, method, message.clone());
         let response = response.await.map_err(io::Error::other)?.0.await;
         let mut body = response.map_err(io::Error::other)?.into_body();
         let mut told = Vec::new();
@@ -58,7 +74,7 @@ impl Proxy for Grpc {
     }
 
     async fn report(&self, token: &str) -> io::Result<()> {
-        self.entries.borrow_mut().extend(field(1, &entry(token)));
+        self.entries.borrow_mut().extend(field(1, &entry(self.question.2, token)));
         Ok(())
     }
 }
@@ -94,7 +110,7 @@ async fn log(calls: SendRequest<Bytes>, entries: Rc<RefCell<Vec<u8>>>) {
 }
 
 /// A field of protobuf: bytes, text or a message.
-fn field(number: u8, value: &[u8]) -> Vec<u8> {
+pub(crate) fn field(number: u8, value: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for mut n in [usize::from(number) << 3 | 2, value.len()] {
         while n > 127 {
@@ -131,11 +147,25 @@ fn question() -> Vec<u8> {
     field(1, &[field(1, &address), field(4, &field(2, &http.concat()))].concat())
 }
 
+/// `RateLimitRequest`, with the descriptors of packaging/envoy-ratelimit.yaml
+fn descriptors() -> Vec<u8> {
+    let entry = |key: &str, value: &str| field(1, &pair(key, value.as_bytes()));
+    let of_request = [
+        entry("method", "GET"),
+        entry("path", "/item?id=1"),
+        entry("host", "shop.example"),
+        entry("x-request-id", "1234567890"),
+        entry("cookie", HEADERS[5].1),
+    ];
+    let of_client = entry("remote_address", "192.0.2.7");
+    [field(1, b"tidegate"), field(2, &of_request.concat()), field(2, &of_client)].concat()
+}
+
 /// `HTTPAccessLogEntry` of a request that took 1 ms with the server and got 200.
-fn entry(token: &str) -> Vec<u8> {
+fn entry(filter: &str, token: &str) -> Vec<u8> {
     let text = field(3, token.as_bytes());
     let values = field(1, &pair("tidegate_token", &text));
-    let metadata = field(1, &pair("envoy.filters.http.ext_authz", &values));
+    let metadata = field(1, &pair(filter, &values));
     // nanos: 1,000,000
     let duration = [0x10, 0xc0, 0x84, 0x3d];
     let common = [field(10, &duration), field(17, &metadata)].concat();

@@ -58,10 +58,12 @@ fn config(dir: &Path) -> Config {
     };
     let apart = |name: &str| format!(", completions: '{}'", at(&format!("{name}.log")));
     let text = format!(
-        "services: {{shop: {{mode: enforce}}}}\ngateways:\n{}{}{}",
-        gateway("spop", "haproxy", &apart("spop")),
-        gateway("http", "nginx", &apart("http")),
-        gateway("grpc", "envoy", ""),
+        "services: {{shop: {{mode: enforce}}}}\ngateways:\n{}{}{}{}{}",
+        gateway("haproxy", "haproxy", &apart("haproxy")),
+        gateway("nginx", "nginx", &apart("nginx")),
+        gateway("caddy", "caddy", &apart("caddy")),
+        gateway("traefik", "traefik", ""),
+        gateway("envoy", "envoy", ""),
     );
     parse(&text, &Registry::new(["fresh_first"], ["default"]))
         .unwrap_or_else(|errors| panic!("{errors}"))
@@ -70,7 +72,7 @@ fn config(dir: &Path) -> Config {
 fn measure(dir: &Path) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     println!(
-        "adapter   verdicts          decisions/s   CPU of the gate   at 5,000/s: p50       p99       longest"
+        "adapter            verdicts          decisions/s   CPU of the gate   at 5,000/s: p50       p99       longest"
     );
     for (name, rate) in [("all admitted", 1e9), ("9 of 10 refused", 500.0)] {
         let config = config(dir);
@@ -91,9 +93,13 @@ fn measure(dir: &Path) -> io::Result<()> {
                 sleep(Duration::from_millis(10)).await;
             }
             let logs = |name: &str| -> PathBuf { at(&format!("{name}.log")) };
-            row("spop", name, Spop::connect(&at("spop"), &logs("spop")).await?).await?;
-            row("http", name, Http::connect(&at("http"), &logs("http")).await?).await?;
-            row("grpc", name, Grpc::connect(&at("grpc")).await?).await?;
+            let haproxy = Spop::connect(&at("haproxy"), &logs("haproxy")).await?;
+            row("haproxy (SPOP)", name, haproxy).await?;
+            row("nginx", name, Http::nginx(&at("nginx"), &logs("nginx"))?).await?;
+            row("caddy", name, Http::caddy(&at("caddy"), &logs("caddy"))?).await?;
+            row("traefik", name, Http::traefik(&at("traefik"))).await?;
+            row("envoy (ext_authz)", name, Grpc::ext_authz(&at("envoy")).await?).await?;
+            row("envoy (rate limit)", name, Grpc::rate_limit(&at("envoy")).await?).await?;
             ticks.abort();
             io::Result::Ok(())
         };
@@ -118,7 +124,7 @@ async fn row<P: Proxy>(adapter: &str, verdicts: &str, proxy: P) -> io::Result<()
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].0 / 1000;
     let (median, p99, longest) = (at(0.5), at(0.99), at(1.0));
     println!(
-        "{adapter:<9} {verdicts:<17} {rate:>11.0} {cpu:>14.1} us {median:>19} us {p99:>6} us {longest:>10} us"
+        "{adapter:<18} {verdicts:<17} {rate:>11.0} {cpu:>14.1} us {median:>19} us {p99:>6} us {longest:>10} us"
     );
     Ok(())
 }

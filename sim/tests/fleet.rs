@@ -22,6 +22,8 @@ use tidegate_sim::world::report::{Report, Trace};
 use tidegate_sim::world::run;
 use tidegate_units::Nanos;
 
+/// Nothing was designed or compared with this seed before. It was taken once and not searched.
+const SEED: u64 = 381;
 /// A report counts for so long.
 const VALID: Nanos = Nanos::from_millis(500);
 
@@ -88,7 +90,7 @@ fn crowd(late: Nanos, lost: bool) -> (Report, f64) {
     let load = [(0.5, 20.0), (3.0, 20.0), (3.0, 15.0), (3.0, 25.0)];
     let end = if lost { 55 } else { 40 };
     let front_end = FrontEnd::new(late, (Nanos::from_secs(40), Nanos::from_secs(end)));
-    let scenario = scenario(&row, &load, 33).expect("known names");
+    let scenario = scenario(&row, &load, SEED).expect("known names");
     let protection = with(Box::new(front_end), Action::Reject, Mode::Enforce);
     (run(scenario, Some(protection)).expect("a sound world"), row.server.capacity())
 }

@@ -14,6 +14,9 @@ use tidegate_sim::world::{Change, Scenario, run};
 use tidegate_units::{Nanos, Rate};
 use tidegate_workload::Shape;
 
+/// Nothing was designed or compared with this seed before. It was taken once and not searched.
+const SEED: u64 = 371;
+
 /// The default controller with another least rate.
 struct With(DefaultController, Option<Rate>);
 
@@ -46,7 +49,7 @@ fn run_with(scenario: &Scenario, least: Option<Option<f64>>) -> Report {
 #[test]
 fn a_server_that_hangs_is_asked_again_and_again() {
     let load = [(0.5, 20.0), (3.0, 20.0), (3.0, 200.0), (3.0, 20.0)];
-    let mut scenario = survival::scenario(&single(0.02), &load, 29).expect("known names");
+    let mut scenario = survival::scenario(&single(0.02), &load, SEED).expect("known names");
     scenario.timeout = Nanos::from_secs(1000);
     let at = Nanos::from_secs;
     scenario.changes = vec![(at(40), Change::Speed(1e-6)), (at(240), Change::Speed(1.0))];
@@ -69,7 +72,7 @@ fn a_server_that_hangs_is_asked_again_and_again() {
 fn the_slowest_server_is_not_flooded() {
     let row = single(2.0);
     let load = [(0.5, 400.0), (0.9, 400.0), (2.0, 1000.0), (2.0, 1000.0)];
-    let mut scenario = survival::scenario(&row, &load, 29).expect("known names");
+    let mut scenario = survival::scenario(&row, &load, SEED).expect("known names");
     scenario.objective = Nanos::from_secs(10);
     scenario.timeout = Nanos::from_secs(100);
     let answers = |least| run_with(&scenario, least).phases[3].answers() / row.server.capacity();

@@ -15,6 +15,8 @@ const ROWS: [&str; 4] = [
     "nginx-16x50ms-constant",
     "single-2ms-exponential",
 ];
+/// Nothing was designed or compared with this seed before. It was taken once and not searched.
+const SEED: u64 = 361;
 /// Ticks a second.
 const TICKS: usize = 10;
 
@@ -24,7 +26,7 @@ fn row(name: &str) -> Row {
 
 /// Half the capacity for 20 s, then `multiple` for `seconds`.
 fn step(row: &Row, multiple: f64, seconds: f64) -> Report {
-    let scenario = scenario(row, &[(0.5, 20.0), (multiple, seconds)], 21).expect("known names");
+    let scenario = scenario(row, &[(0.5, 20.0), (multiple, seconds)], SEED).expect("known names");
     run(scenario, Some(shipped(Action::Reject, Mode::Enforce))).expect("the checkers agree")
 }
 

@@ -11,6 +11,7 @@
 
 mod clients;
 pub mod engine;
+mod governing;
 pub mod net;
 pub mod netdraino;
 pub mod news;

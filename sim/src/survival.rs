@@ -6,6 +6,7 @@ use crate::servers::Row;
 use crate::world::gate::GateSpec;
 use crate::world::report::{PhaseReport, Report};
 use crate::world::{Batches, Change, Phase, Protection, Scenario, run};
+use tidegate_control::fleet::Terms;
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Mode};
 use tidegate_policy::{Action, Policy};
 use tidegate_units::Nanos;
@@ -20,7 +21,8 @@ pub fn shipped(action: Action, mode: Mode) -> Protection {
 /// fresh_first under any controller.
 #[must_use]
 pub fn with(controller: Box<dyn Controller>, action: Action, mode: Mode) -> Protection {
-    Protection { controller, gate: GateSpec::new(Policy::FreshFirst, action, mode) }
+    let gate = GateSpec::new(Policy::FreshFirst, action, mode);
+    Protection { controller, terms: Terms::default(), gate }
 }
 
 /// A load of pieces: (multiple of the capacity, seconds), Poisson, today's Linux clients (what a
@@ -124,7 +126,7 @@ pub fn calm(row: &Row, action: Action, effort: &Effort) -> Result<Report, String
     run(halfway(row, effort)?, Some(shipped(action, Mode::Enforce)))
 }
 
-/// The same clients at the unprotected server; within `objective` an answer is good.
+/// The same clients at the unprotected server; within `objective` a response is good.
 fn calm_bare(row: &Row, effort: &Effort, objective: Nanos) -> Result<Report, String> {
     run(Scenario { objective, ..halfway(row, effort)? }, None)
 }

@@ -2,6 +2,7 @@
 //! A flood of spoofed SYNs beside honest clients, in virtual time: the same policies, the same chain
 //! and the same controllers as in the kernel, in front of a server with a capacity.
 
+use tidegate_control::fleet::Terms;
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Fixed, Mode};
 use tidegate_policy::{Action, Policy};
 use tidegate_sim::servers::{Row, table};
@@ -41,6 +42,7 @@ fn phase(load: f64, flood: f64, by: Option<(&str, Policy, Action)>, seed: u64) -
     let to = Nanos::from_secs_f64(CALM_S + FLOODED_S);
     let protection = by.map(|(name, policy, action)| Protection {
         controller: controller(name, row.server.capacity()),
+        terms: Terms::default(),
         gate: GateSpec::new(policy, action, Mode::Enforce),
     });
     let flood = (flood > 0.0).then_some(Flood { rate: flood, from, to });

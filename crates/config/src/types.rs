@@ -18,6 +18,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tidegate_model::limits::Reserve;
 use tidegate_model::{
     CLASSES_MAX, Canary, CpuList, Listen, Mode, Namespace, PRIORITIES, SERVICES_MAX,
 };
@@ -321,25 +322,30 @@ impl ServiceConfig {
         Share::new(0.5)
     }
 
-    /// Trunk reservation for a bucket of this depth: the tokens that a class of each priority must
-    /// leave for the classes above it. Never falling, 0 for the highest, and at most `burst` - 1.
+    /// Trunk reservation of its classes, by their weights.
     #[must_use]
-    pub fn reserve_tokens(&self, burst: u32) -> [u32; PRIORITIES] {
+    pub fn reserved(&self) -> Reserve {
         let weight_above = |priority: usize| -> u64 {
             let above = self.classes.iter().filter(|c| usize::from(c.priority) < priority);
             above.map(|c| u64::from(c.weight)).sum()
         };
         let total = weight_above(PRIORITIES - 1);
-        let mut reserve = [0; PRIORITIES];
+        let mut reserve = Reserve::default();
         if total > 0 {
-            for (priority, tokens) in reserve.iter_mut().enumerate() {
+            for (priority, of) in reserve.0.iter_mut().enumerate() {
                 let share = self.reserve.get() * weight_above(priority) as f64 / total as f64;
                 // Weights at the lowest priority count for nobody: the share stays below one.
-                let wanted = (f64::from(burst) * share.min(RESERVE_MAX)) as u32;
-                *tokens = wanted.min(burst.saturating_sub(1));
+                *of = share.min(RESERVE_MAX);
             }
         }
         reserve
+    }
+
+    /// The same for a bucket of this depth: the tokens that a class of each priority must leave for the
+    /// classes above it.
+    #[must_use]
+    pub fn reserve_tokens(&self, burst: u32) -> [u32; PRIORITIES] {
+        self.reserved().tokens(burst)
     }
 }
 

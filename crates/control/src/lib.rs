@@ -13,13 +13,14 @@
 //!   both together.
 //! - [`congestion`]: whether the way from a router to its servers is congested (NetDraino).
 //! - [`crowd`]: flash crowds at a router: the published detector (NEWS), and ours, each with its limit.
-//! - [`fleet`]: several hosts: signals of a service are split over its back-ends, their limits clamped
-//!   and added.
+//! - [`fleet`]: a service as a whole ([`fleet::Governor`]): what holds whatever its controllers want; of several hosts,
+//!   their signals split, their limits clamped and added; limits that hosts give each other.
 //!
 //! All are deterministic: the same signals give the same limits.
 
 #[cfg(feature = "ablate")]
 pub mod ablate;
+pub mod apart;
 pub mod congestion;
 pub mod crowd;
 #[cfg(not(feature = "ablate"))]
@@ -36,9 +37,10 @@ pub use detect::{
     Calm, Detector, HeldWorkers, IdleWorkers, Load, Misfire, Misfired, Overload, Refusals,
 };
 pub use law::{
-    BucketController, BucketSpec, Cap, Context, DefaultBucket, DefaultController, DefaultSpec,
-    Demand, Dual, Equation, Fixed, FixedBucket, Gauge, Headroom, Holders, Interaction, Measured,
-    PaperBucket, PaperBucketSpec, Syn, SynSpec, SynVariant, Variant, Wants,
+    Between, BucketController, BucketSpec, Cap, CappedBucket, Context, DefaultBucket,
+    DefaultController, DefaultSpec, Demand, Dual, Equation, Fixed, FixedBucket, Gauge, Headroom,
+    Holders, Interaction, Measured, PaperBucket, PaperBucketSpec, Syn, SynByLength, SynSpec,
+    SynVariant, Variant, Wants,
 };
 
 use tidegate_model::RATE_FLOOR;

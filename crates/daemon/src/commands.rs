@@ -3,7 +3,7 @@
 
 use crate::cluster;
 use crate::flowspec;
-use crate::governor::Governor;
+use crate::governed::Governed;
 use crate::overrides::guarded;
 use crate::owner::Owner;
 use crate::sources;
@@ -165,7 +165,7 @@ impl Owner {
         let make = self.make;
         let kept = config.services.iter().map(|service| match old.remove(&*service.name) {
             Some((was, governor)) => governor.follow(was, service),
-            None => Governor::new(service, make),
+            None => Governed::new(service, make),
         });
         self.governors = kept.collect();
     }

@@ -3,22 +3,19 @@
 
 mod buckets;
 
-pub(crate) use buckets::is_fixed;
 pub use buckets::make_bucket;
 
 use tidegate_bpf::policy::Policy;
 use tidegate_config::{
     BURST_DEFAULT, ControlConfig, ControlVariant, LevelSignal, PolicyConfig, ServiceConfig,
 };
-use tidegate_control::fleet::{Bounds, Operator};
+use tidegate_control::fleet::{Bounds, Operator, Terms};
 use tidegate_control::{
-    Beside, Cap, Controller, Decision, DefaultController, DefaultSpec, Fixed, Measured, Mode, Syn,
-    SynSpec, SynVariant, Wants,
+    Between, Controller, DefaultController, DefaultSpec, Fixed, SynByLength, SynSpec, SynVariant,
+    Wants,
 };
 use tidegate_model::RATE_FLOOR;
-use tidegate_model::limits::{BucketLimits, ServiceLimits};
-use tidegate_model::signals::{Reading, Signals};
-use tidegate_units::{Nanos, Rate, Share};
+use tidegate_units::Rate;
 
 /// Finds the limit by itself, for a server of which nothing is known.
 pub const DEFAULT: &str = "default";
@@ -41,34 +38,28 @@ pub fn make(service: &ServiceConfig) -> Box<dyn Controller> {
     match (control.name.as_str(), control.rate) {
         (FIXED, Some(rate)) => Box::new(Fixed::new(rate, burst)),
         (FIXED, None) => Box::new(Fixed::without_rate()),
-        (SYN, _) => Box::new(Between::new(Box::new(SynByLength::new(control)), control)),
+        (SYN, _) => Box::new(between(Box::new(syn(control)), control)),
         _ => {
             let spec = DefaultSpec { objective: service.objective };
-            Box::new(Between::new(Box::new(DefaultController::new(spec)), control))
+            Box::new(between(Box::new(DefaultController::new(spec)), control))
         }
     }
 }
 
-/// What a controller wants, for the policies of this service: at least one token, the reserves of its
-/// classes, and what policies need beside a rate, as it was measured.
+/// What the configuration says of a service, beside its controllers.
 #[must_use]
-pub fn of_service(
-    config: &ServiceConfig,
-    measured: &mut Measured,
-    signals: &Signals,
-    wanted: ServiceLimits,
-) -> ServiceLimits {
-    let mut wanted = with_reserve(config, wanted);
-    measured.complete(signals, &wants(config), &mut wanted);
-    wanted
-}
-
-/// A bucket of at least one token, and the reserves of the classes.
-#[must_use]
-pub fn with_reserve(config: &ServiceConfig, mut wanted: ServiceLimits) -> ServiceLimits {
-    wanted.burst = wanted.burst.max(1);
-    wanted.reserve = config.reserve_tokens(wanted.burst);
-    wanted
+pub fn terms(config: &ServiceConfig) -> Terms {
+    let rules = config.requests.as_ref().map(|requests| requests.mode_within(config.mode));
+    let shadow = tidegate_model::Mode::Shadow;
+    Terms {
+        operator: operator(config),
+        back_ends: config.backends.len(),
+        wants: wants(config),
+        reserve: config.reserved(),
+        rules_in_shadow: rules == Some(shadow),
+        shadow: config.mode == shadow,
+        canary: !config.canary.is_all(),
+    }
 }
 
 fn wants(config: &ServiceConfig) -> Wants {
@@ -86,154 +77,45 @@ fn wants(config: &ServiceConfig) -> Wants {
 /// What the operator said of the rates of a service and of its buckets; it needs no signals.
 pub(crate) fn operator(config: &ServiceConfig) -> Operator {
     let control = &config.control;
-    let fixed = control.name == FIXED;
+    let by_hand = control.name == FIXED;
     let service = Bounds {
         floor: control.min_rate.unwrap_or(Rate::per_second(RATE_FLOOR)),
-        own: if fixed { control.rate } else { control.ceiling },
+        own: if by_hand { control.rate } else { control.ceiling },
+        burst: control.burst.unwrap_or(BURST_DEFAULT),
+        by_hand,
     };
     let buckets = config.requests.iter().flat_map(|requests| &requests.buckets);
     Operator { service, buckets: buckets.map(buckets::bounds).collect() }
 }
 
-/// What of it holds the service itself, whatever else does.
-pub(crate) fn cap(config: &ServiceConfig) -> Option<Cap> {
-    let rate = operator(config).service.own?;
-    Some(Cap { rate, burst: config.control.burst.unwrap_or(BURST_DEFAULT) })
+fn between(inner: Box<dyn Controller>, control: &ControlConfig) -> Between {
+    let burst = control.burst.unwrap_or(BURST_DEFAULT);
+    Between::new(inner, (control.min_rate, control.ceiling), burst)
 }
 
-/// Limits where no controller decides: what the operator set by hand is added, of each back-end.
-pub(crate) fn of_operator(config: &ServiceConfig, mut limits: ServiceLimits) -> ServiceLimits {
-    let operator = operator(config).of_all(config.backends.len());
-    if let (Some(rate), Some(cap)) = (operator.service.own, cap(config)) {
-        (limits.rate, limits.burst) = (Some(rate), cap.burst);
-    }
-    let buckets = config.requests.iter().flat_map(|requests| &requests.buckets);
-    let own = buckets.zip(&operator.buckets).map(|(bucket, bounds)| BucketLimits {
-        rate: bounds.own,
-        burst: bucket.burst.max(1),
-        why: limits.why.clone(),
-        ..BucketLimits::default()
-    });
-    let own: Vec<BucketLimits> = own.collect();
-    let any = own.iter().any(|bucket| bucket.rate.is_some());
-    limits.buckets = if any { own } else { Vec::new() };
-    with_reserve(config, limits)
-}
-
-/// The operator's floor and ceiling around a controller. The floor is the least rate of the limits, too.
-struct Between {
-    inner: Box<dyn Controller>,
-    floor: Option<Rate>,
-    ceiling: Option<Rate>,
-    burst: u32,
-    /// It was the ceiling that held in the tick before.
-    capped: bool,
-}
-
-impl Between {
-    fn new(inner: Box<dyn Controller>, control: &ControlConfig) -> Self {
-        let burst = control.burst.unwrap_or(BURST_DEFAULT);
-        Self { inner, floor: control.min_rate, ceiling: control.ceiling, burst, capped: false }
-    }
-}
-
-impl Controller for Between {
-    fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
-        self.decide(signals, mode, Beside::default()).limits
-    }
-
-    fn decide(&mut self, signals: &Signals, mode: Mode, beside: Beside) -> Decision {
-        let mut decision = if self.capped {
-            self.inner.decide(&without_refused(signals), mode, beside)
-        } else {
-            self.inner.decide(signals, mode, beside)
-        };
-        let limits = &mut decision.limits;
-        if let (Some(rate), Some(floor)) = (limits.rate, self.floor)
-            && rate < floor
-        {
-            limits.rate = Some(floor);
-        }
-        limits.min_rate = self.floor.or(limits.min_rate);
-        self.capped = false;
-        if let Some(ceiling) = self.ceiling
-            && limits.rate.is_none_or(|rate| rate > ceiling)
-        {
-            self.capped = true;
-            if limits.rate.is_none() {
-                limits.burst = limits.burst.max(self.burst);
-            }
-            limits.rate = Some(ceiling);
-        }
-        decision
-    }
-
-    fn save(&self) -> Option<serde_json::Value> {
-        self.inner.save()
-    }
-
-    fn restore(&mut self, value: serde_json::Value, age: Nanos) -> bool {
-        self.inner.restore(value, age)
-    }
-}
-
-/// What an operator's ceiling refuses, or a peer's limit, never came: it is no sign of an overload.
-pub(crate) fn without_refused(signals: &Signals) -> Signals {
-    let mut signals = signals.clone();
-    if let Some(Reading { value: counts, .. }) = &mut signals.balance.counts {
-        (counts.offered, counts.refused, counts.repeated) = (counts.admitted, 0, 0);
-    }
-    signals
-}
-
-/// The published controller with its reference in connections: it knows shares of the accept
-/// queue's limit, and that is known with the first reading.
-struct SynByLength {
-    connections: u32,
-    inner: Syn,
-    limit: u64,
-}
-
-impl SynByLength {
-    fn new(control: &ControlConfig) -> Self {
-        let mut spec = SynSpec::default();
-        spec.rate_start = control.rate.unwrap_or(spec.rate_start);
-        spec.burst = control.burst.unwrap_or(spec.burst);
-        spec.rate_min = control.min_rate.unwrap_or(spec.rate_min);
-        spec.rate_max = control.ceiling.unwrap_or(spec.rate_max);
-        spec.cpu_reference = control.cpu.unwrap_or(spec.cpu_reference);
-        spec.gain_p = control.gain.unwrap_or(spec.gain_p);
-        spec.gain_d = control.derivative_gain.unwrap_or(spec.gain_d);
-        spec.variant = match control.variant.unwrap_or_default() {
-            ControlVariant::Published => SynVariant::Published,
-            ControlVariant::Released => SynVariant::Released,
-        };
-        let connections = control.accept_queue.unwrap_or(ACCEPT_QUEUE_DEFAULT);
-        Self { inner: Syn::new(spec), connections, limit: 0 }
-    }
-}
-
-impl Controller for SynByLength {
-    fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
-        self.decide(signals, mode, Beside::default()).limits
-    }
-
-    fn decide(&mut self, signals: &Signals, mode: Mode, beside: Beside) -> Decision {
-        let limit = signals.queue.accept.map_or(0, |queue| queue.value.limit);
-        if self.limit == 0 && limit > 0 {
-            self.limit = limit;
-            // A reference above the queue's limit could never be reached: half of it at most.
-            let share = (f64::from(self.connections) / limit as f64).min(0.5);
-            self.inner.aim(Share::new(share));
-        }
-        self.inner.decide(signals, mode, beside)
-    }
+/// The published controller with what an operator said of it.
+fn syn(control: &ControlConfig) -> SynByLength {
+    let mut spec = SynSpec::default();
+    spec.rate_start = control.rate.unwrap_or(spec.rate_start);
+    spec.burst = control.burst.unwrap_or(spec.burst);
+    spec.rate_min = control.min_rate.unwrap_or(spec.rate_min);
+    spec.rate_max = control.ceiling.unwrap_or(spec.rate_max);
+    spec.cpu_reference = control.cpu.unwrap_or(spec.cpu_reference);
+    spec.gain_p = control.gain.unwrap_or(spec.gain_p);
+    spec.gain_d = control.derivative_gain.unwrap_or(spec.gain_d);
+    spec.variant = match control.variant.unwrap_or_default() {
+        ControlVariant::Published => SynVariant::Published,
+        ControlVariant::Released => SynVariant::Released,
+    };
+    SynByLength::new(spec, control.accept_queue.unwrap_or(ACCEPT_QUEUE_DEFAULT))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_model::signals::{AcceptQueue, ConnectionCounts, Counts, Times};
+    use tidegate_control::{Beside, Mode};
+    use tidegate_model::signals::{AcceptQueue, ConnectionCounts, Counts, Reading, Signals, Times};
+    use tidegate_units::{Nanos, Share};
 
     fn service(control: &str) -> ServiceConfig {
         let text = format!(

@@ -3,8 +3,8 @@
 //! operator can do about them (docs/decisions/0014-sources.md). Nothing is limited for it: such a
 //! connection looks like that of any browser, and the server's own time-out ends it.
 
-use crate::governor::SIGNAL_AGE_MAX;
 use tidegate_control::IdleWorkers;
+use tidegate_control::fleet::SIGNAL_AGE_MAX;
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
 

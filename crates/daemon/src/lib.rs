@@ -21,7 +21,7 @@ mod exempt;
 mod flowspec;
 mod gateways;
 mod given;
-mod governor;
+mod governed;
 mod handover;
 mod http;
 mod interface_lock;
@@ -65,7 +65,7 @@ mod warnings;
 
 pub use check::examine;
 pub use detach::{DetachError, detach};
-pub use governor::{Makers, SIGNAL_AGE_MAX};
+pub use governed::Makers;
 pub use handover::HandoverError;
 pub use interface_lock::Held;
 pub use kernel::{release_pinned, table_memory};

@@ -5,12 +5,11 @@
 //! are one outlet to the owner (planes.rs). Limits for peers go another way ([`crate::remote`]): each of
 //! them gets a part.
 
-use crate::governor::same;
 use crate::plane::PlaneError;
 use std::collections::BTreeSet;
 use tidegate_bpf::{Imported, ImportedHits};
 use tidegate_config::Config;
-use tidegate_model::limits::{Limits, ServiceLimits};
+use tidegate_model::limits::{BucketLimits, Limits, ServiceLimits};
 use tidegate_model::{Canary, Mode};
 
 /// Limits that stay in force while others are written, by their place in the configuration.
@@ -181,6 +180,25 @@ impl InForce {
         self.written = Some((limits.services, kept));
         Ok(())
     }
+}
+
+/// Whether the dataplane has to be told: the reasons alone are not written.
+fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
+    let bucket = |(a, b): (&BucketLimits, &BucketLimits)| {
+        (a.rate, a.loss) == (b.rate, b.loss) && a.burst == b.burst && a.reserve == b.reserve
+    };
+    (a.rate, a.loss, a.per_request) == (b.rate, b.loss, b.per_request)
+        && a.burst == b.burst
+        && (a.waiting_max, a.waiting_low, a.pending) == (b.waiting_max, b.waiting_low, b.pending)
+        && a.onset == b.onset
+        && a.accept_queue_max_q10 == b.accept_queue_max_q10
+        && a.source_max == b.source_max
+        && (a.min_rate, a.copies, a.until) == (b.min_rate, b.copies, b.until)
+        && a.datagrams == b.datagrams
+        && a.requests == b.requests
+        && a.reserve == b.reserve
+        && a.buckets.len() == b.buckets.len()
+        && a.buckets.iter().zip(&b.buckets).all(bucket)
 }
 
 /// What an outlet of a test has nothing to say of.

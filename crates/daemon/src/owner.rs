@@ -6,7 +6,7 @@
 
 use crate::exempt::ExemptWatch;
 use crate::gateways::GatewayWatch;
-use crate::governor::{Governor, Makers};
+use crate::governed::{Governed, Makers};
 use crate::levels;
 use crate::log::lines_lost;
 use crate::outlet::{InForce, Kept};
@@ -20,7 +20,7 @@ use crate::request_watch::{RequestWatch, advice};
 use crate::sources::of_service;
 use crate::state::{Keeper, KeptCommands, take};
 use crate::warnings::Warnings;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tidegate_api::protocol::Handover;
 use tidegate_config::{Config, ControlledResource, Intent, Refusal, ServiceConfig};
@@ -96,7 +96,7 @@ pub struct Owner {
     pub(crate) warnings: Warnings,
     pub(crate) config_generation: u64,
     pub(crate) samples: VecDeque<Sample>,
-    pub(crate) governors: Vec<Governor>,
+    pub(crate) governors: Vec<Governed>,
     pub(crate) overrides: Overrides,
     pub(crate) make: Makers,
     pub(crate) requests: RequestWatch,
@@ -113,9 +113,6 @@ pub struct Owner {
     pub(crate) counts: Counted,
     /// When the table of sources was read.
     looked: Option<Nanos>,
-    inherited_until: Option<Nanos>,
-    /// Services that began with limits of a process before.
-    inherited: BTreeSet<usize>,
     /// What is in force and nobody said why, until its controller has a word of its own.
     adopted: Kept,
     heartbeat: Option<Nanos>,
@@ -138,30 +135,26 @@ impl Owner {
     pub fn new(parts: Parts) -> (Self, watch::Receiver<Option<Arc<Snapshot>>>) {
         let (out, snapshots) = watch::channel(None);
         let (started, make) = (parts.clock.now(), parts.controllers);
-        let mut governors: Vec<Governor> =
-            parts.config.services.iter().map(|service| Governor::new(service, make)).collect();
+        let mut governors: Vec<Governed> =
+            parts.config.services.iter().map(|service| Governed::new(service, make)).collect();
         let adopts = parts.inherited.is_none() && parts.plane.adopted();
         let adopted = if adopts { Kept::all(&parts.config) } else { Kept::default() };
         let (mut keeper, mut plane) = (parts.keeper, parts.plane);
         let (restored, fault) = take(keeper.as_mut(), &parts.config, &mut governors, &mut *plane);
         let took_over = parts.inherited.is_some();
         let mut left = parts.inherited.unwrap_or_default();
-        let mut inherited = BTreeSet::new();
-        for (index, (service, governor)) in
-            parts.config.services.iter().zip(&mut governors).enumerate()
-        {
+        for (service, governor) in parts.config.services.iter().zip(&mut governors) {
             let handed_over = left.limits.remove(&service.name);
-            if handed_over.is_some() || restored.get(&service.name).is_some_and(|r| r.limits) {
-                inherited.insert(index);
-            }
-            if let Some(limits) = handed_over {
-                governor.inherit(service, limits);
-            }
-            if inherited.contains(&index) {
-                governor.holders.inherit(started, governor.limits.source_max);
-            }
+            let kept = restored.get(&service.name).is_some_and(|restored| restored.limits);
+            let Some(limits) = handed_over.or_else(|| kept.then(|| governor.limits().clone()))
+            else {
+                continue;
+            };
+            // What is adopted stays in the kernel, by a rule of its own.
+            governor.inherit(service, limits, (!adopts).then_some(started + INHERIT));
+            let sources = governor.limits().source_max;
+            governor.holders.inherit(started, sources);
         }
-        let inherited_until = (!inherited.is_empty()).then_some(started + INHERIT);
         let (record, damaged) = Record::new(parts.books);
         let said = if took_over { &left } else { &parts.kept.left };
         let mut owner = Self {
@@ -186,8 +179,6 @@ impl Owner {
             counted: None,
             counts: Counted::default(),
             looked: None,
-            inherited_until,
-            inherited,
             adopted,
             heartbeat: None,
             last_tick: None,
@@ -234,7 +225,7 @@ impl Owner {
     #[must_use]
     pub fn handover(&self) -> Handover {
         let services = self.intent.config.services.iter().zip(&self.governors);
-        let limits = services.map(|(s, governor)| (s.name.clone(), governor.limits.clone()));
+        let limits = services.map(|(s, governor)| (s.name.clone(), governor.limits().clone()));
         let generation = self.in_force.generation();
         let mut left = Handover { generation, limits: limits.collect(), ..Handover::default() };
         self.overrides.hand_over(self.clock.now(), &mut left);
@@ -357,7 +348,7 @@ impl Owner {
         let Self { gateways, intent, plane, warnings, governors, .. } = self;
         let moved = gateways.moved(now, (&intent.config, &**plane), warnings);
         for at in &moved {
-            governors[*at] = Governor::new(&intent.config.services[*at], self.make);
+            governors[*at] = Governed::new(&intent.config.services[*at], self.make);
         }
         if !moved.is_empty() {
             self.rewrite();
@@ -455,10 +446,6 @@ impl Owner {
 
     /// Returns what keeps the limits that were adopted.
     fn decide(&mut self, now: Nanos) -> Kept {
-        if self.inherited_until.is_some_and(|until| now >= until) {
-            self.inherited.clear();
-        }
-        let inheriting = std::mem::take(&mut self.inherited);
         let adopting = !self.adopted.is_empty() && now < self.started + INHERIT;
         let mut undecided = Kept::default();
         let sources = self.look_at_sources(now);
@@ -479,15 +466,12 @@ impl Owner {
             for (subject, text) in governor.look_at_sources(now, sensed, own.as_deref()) {
                 warnings.raise(now, &format!("{name}: {subject}"), text);
             }
-            governor.pooled.see(&sensed.signals, &governor.limits);
-            let shedding = governor.limits.why.shedding;
-            if let Some(text) = governor.pooled.advice(shedding, config.requests.is_some()) {
+            if let Some(text) = governor.layer(&sensed.signals, config.requests.is_some()) {
                 warnings.raise(now, &format!("{name}: layer"), text);
             }
             for problem in &sensed.problems {
                 warnings.raise(now, &format!("{name}: {}", problem.signal), problem.why.clone());
             }
-            let before = governor.limits.clone();
             let mode = control_mode(config, intent.released);
             let apart = remote.apart(index, &sensed.signals);
             match governor.tick(config, apart.as_ref().unwrap_or(&sensed.signals), mode) {
@@ -496,22 +480,18 @@ impl Owner {
                     undecided.buckets.extend(buckets.into_iter().map(|bucket| (index, bucket)));
                     let known = self.adopted.services.contains(&index);
                     if known && governor.is_undecided(config, &sensed.signals) {
-                        let why = &mut governor.limits.why;
+                        let why = &mut governor.limits_mut().why;
                         why.text = format!("{ADOPTED}; {}", why.text);
                         undecided.services.insert(index);
                     }
-                }
-                Ok(()) if inheriting.contains(&index) && !governor.limits.why.shedding => {
-                    governor.keep(before);
                 }
                 Ok(()) => {}
                 Err(why) => {
                     warnings.raise(now, &format!("{name}: control"), why);
                 }
             }
-            governor.limits.source_max = governor.holders.limit();
+            governor.limits_mut().source_max = governor.holders.limit();
         }
-        self.inherited = inheriting;
         self.adopted.retain(&undecided);
         self.adopted.clone()
     }
@@ -535,7 +515,7 @@ impl Owner {
 
     /// Joins what was decided with the limits of peers, and tells peers theirs.
     fn join_remote(&mut self, now: Nanos) {
-        let own = self.governors.iter().map(|governor| governor.limits.clone()).collect();
+        let own = self.governors.iter().map(|governor| governor.limits().clone()).collect();
         let Self { remote, sensed, intent, senses, plane, record, warnings, .. } = self;
         let of = (&intent.config, intent.released);
         self.joined = remote.tick(now, of, (sensed, own), &mut **senses);
@@ -573,7 +553,7 @@ impl Owner {
         self.joined.clear();
         self.in_force.forget();
         self.adopted = Kept::default();
-        self.inherited.clear();
+        self.governors.iter_mut().for_each(Governed::forget_predecessor);
     }
 
     /// The dataplane may follow something else, in part: it is made to follow the configuration in
@@ -699,7 +679,7 @@ impl Owner {
     fn service_state(&self, now: Nanos, service: &ServiceConfig, index: usize) -> ServiceState {
         let nothing = Sensed::default();
         let sensed = self.sensed.get(index).unwrap_or(&nothing);
-        let own = || self.governors.get(index).map(|governor| governor.limits.clone());
+        let own = || self.governors.get(index).map(|governor| governor.limits().clone());
         let limits = self.joined.get(index).cloned().or_else(own).unwrap_or_default();
         let routed = self.intent.config.is_routed(&service.name);
         let (of, seen) = ((index, service), (&sensed.signals, &limits));

@@ -12,18 +12,20 @@ use crate::limited::Limited;
 use crate::links::Links;
 use crate::plane::{Said, Senses};
 use crate::pushback::Pushback;
-use crate::remote_requests::{RemoteRequests, without_remote};
+use crate::remote_requests::RemoteRequests;
 use crate::remote_sums::RemoteSums;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use tidegate_bpf::HostMarks;
 use tidegate_config::{Config, ServiceConfig};
+use tidegate_control::apart::{without_refused, without_remote};
 use tidegate_control::congestion::Arrivals;
+use tidegate_control::fleet::remote::join::{self, left_out};
 use tidegate_control::fleet::remote::{
-    DATAGRAMS_AT_ONCE, Flow, Grant, InForce, Inbound, PUSHBACK, Protected, PushbackSpec,
+    Flow, Grant, InForce, Inbound, PUSHBACK, Protected, PushbackSpec,
 };
 use tidegate_model::Listen;
-use tidegate_model::limits::{DatagramLimit, ServiceLimits};
+use tidegate_model::limits::ServiceLimits;
 use tidegate_model::record::What;
 use tidegate_model::remote::{Arrived, Unit};
 use tidegate_model::signals::Signals;
@@ -32,12 +34,6 @@ use tidegate_peer::table::Ended;
 use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
 
-/// What a bucket of the kernel can be.
-const BURST_MAX: f64 = 1e6;
-
-/// The kernel ends a limit so much later than the daemon, which lives as a rule and then writes the service's own limits: they
-/// do not end meanwhile. With a tick it is less than the second within which no limit is alive any more.
-const SLACK: Nanos = Nanos::from_millis(800);
 /// Refusals that are older are not told by marks.
 const FRESH: Nanos = Nanos::SECOND;
 
@@ -276,35 +272,15 @@ impl Remote {
     fn join(&mut self, config: &Config, mut own: Vec<ServiceLimits>) -> Vec<ServiceLimits> {
         self.binds.clear();
         for (limits, in_force) in own.iter_mut().zip(&self.datagrams_in_force) {
-            let limit = |of: InForce| {
-                let until = of.until.map(|end| end + SLACK);
-                DatagramLimit { rate: of.rate, burst: datagrams_at_once(of), until }
-            };
-            limits.datagrams = in_force.map(limit);
+            limits.datagrams = in_force.map(join::datagrams);
         }
         let services = own.iter_mut().zip(&self.in_force).zip(&config.services).enumerate();
         for (index, ((limits, in_force), service)) in services {
             let Some(remote) = in_force else { continue };
-            if limits.rate.is_some_and(|rate| rate <= remote.rate) {
-                continue;
-            }
-            // The end of a plain limit opens the whole service: not where something else limits it.
-            let ends = remote.ends.filter(|_| is_free(limits));
-            // Its sender counts what arrives, and its own stack or limit may drop SYNs in silence.
-            limits.copies = true;
-            self.binds.insert(index);
-            let why = std::mem::take(&mut limits.why);
-            let text = format!("a remote limit of {} holds; {}", remote.rate, why.text);
             let shares = service.policy.name == "percent";
-            let joined = ServiceLimits {
-                rate: Some(remote.rate),
-                burst: remote.burst,
-                until: remote.until.or(ends).map(|end| end + SLACK),
-                loss: if shares { remote.loss } else { limits.loss },
-                why: tidegate_model::limits::Why { text, ..why },
-                ..std::mem::take(limits)
-            };
-            *limits = controllers::with_reserve(service, joined);
+            if join::connections(limits, remote, (shares, service.reserved())) {
+                self.binds.insert(index);
+            }
         }
         self.requests.join(config, &mut own);
         own
@@ -333,7 +309,7 @@ impl Remote {
     pub(crate) fn apart(&self, index: usize, signals: &Signals) -> Option<Signals> {
         // Of connections one bucket has the tighter rate of both.
         let mut apart = match self.binds.contains(&index) {
-            true => Some(controllers::without_refused(signals)),
+            true => Some(without_refused(signals)),
             false => without_remote(signals),
         };
         if self.requests.holds_bucket(index) {
@@ -372,18 +348,6 @@ impl Remote {
     }
 }
 
-/// Nothing but a remote limit would refuse a SYN.
-fn is_free(own: &ServiceLimits) -> bool {
-    let none = (own.rate, own.waiting_max, own.source_max) == (None, None, None);
-    none && own.accept_queue_max_q10 == 0
-}
-
-/// Others refuse as well: what the rate leaves out of so many is the most that it can have refused.
-pub(crate) fn left_out(offered: u64, rate: Option<Rate>, period: Nanos) -> u64 {
-    let fits = rate.map_or(0.0, |rate| rate.get() * period.as_secs_f64());
-    (offered as f64 - fits).max(0.0).ceil() as u64
-}
-
 /// What came for the servers, all services together. In shadow nothing is refused.
 fn arrivals(flows: &[Option<Flow>]) -> Arrivals {
     flows.iter().flatten().fold(Arrivals::default(), |sum, flow| Arrivals {
@@ -391,12 +355,6 @@ fn arrivals(flows: &[Option<Flow>]) -> Arrivals {
         refused: sum.refused.saturating_add(flow.turned_away()),
         ..sum
     })
-}
-
-/// Senders of datagrams send several at once: so many of a limit, more for a higher one.
-fn datagrams_at_once(limit: InForce) -> u32 {
-    let at_once = limit.rate.get() * DATAGRAMS_AT_ONCE.as_secs_f64();
-    limit.burst.max(at_once.ceil().min(BURST_MAX) as u32).max(1)
 }
 
 fn floor(service: &ServiceConfig) -> Rate {

@@ -7,19 +7,18 @@
 //! | a request bucket, at a gateway or of hooks | the tighter rate of the two holds |
 //! | a service with request rules at hooks | divided among its buckets by what comes to each |
 
-use crate::remote::{left_out, only_shown};
+use crate::remote::only_shown;
 use std::collections::BTreeSet;
 use tidegate_config::{BucketConfig, Config};
+use tidegate_control::apart::leave_out_refused;
+use tidegate_control::fleet::remote::join::{self, Takes, left_out};
 use tidegate_control::fleet::remote::{Flow, Grant, InForce, Inbound, Part, Protected};
-use tidegate_model::limits::{BucketLimits, RequestLimit, ServiceLimits, Why};
-use tidegate_model::remote::{Form, Unit};
-use tidegate_model::signals::{BucketCounts, Counts, Reading, Signals};
+use tidegate_model::limits::{BucketLimits, ServiceLimits};
+use tidegate_model::remote::Unit;
+use tidegate_model::signals::{Counts, Signals};
 use tidegate_model::{Mode, RANKS};
 use tidegate_sense::Sensed;
-use tidegate_units::{Nanos, Rate};
-
-/// A bucket keeps so much for each rank above, where its own law keeps nothing: 1/4 of it.
-const KEPT_PART: u32 = 4;
+use tidegate_units::Nanos;
 
 /// See the head of this file.
 pub(crate) struct RemoteRequests {
@@ -130,10 +129,7 @@ impl RemoteRequests {
                 continue;
             };
             let binds = match place.bucket {
-                None => {
-                    limits.requests = Some(beside(remote));
-                    limits.rate.is_none_or(|rate| remote.rate < rate)
-                }
+                None => join::requests(limits, remote),
                 Some(bucket) => {
                     let buckets = service.requests.iter().flat_map(|of| &of.buckets);
                     let planned: Vec<&BucketConfig> = buckets.collect();
@@ -141,14 +137,11 @@ impl RemoteRequests {
                         limits.buckets.resize_with(planned.len(), BucketLimits::default);
                     }
                     let one = planned.get(bucket).zip(limits.buckets.get_mut(bucket));
-                    one.is_some_and(|(planned, limits)| tighter(planned, limits, remote))
+                    one.is_some_and(|(planned, own)| join::bucket(own, remote, takes(planned)))
                 }
             };
             if binds {
                 self.binds.insert(at);
-                if place.bucket.is_none() {
-                    say_why(&mut limits.why, remote);
-                }
             }
         }
     }
@@ -165,7 +158,7 @@ impl RemoteRequests {
         let own = self.bound().filter(|place| place.service == service);
         for bucket in own.filter_map(|place| place.bucket) {
             if let Some(counts) = signals.buckets.get_mut(bucket).and_then(|b| b.counts.as_mut()) {
-                without_refused(&mut counts.value);
+                leave_out_refused(&mut counts.value);
             }
         }
     }
@@ -190,59 +183,9 @@ fn sum(by_rank: [u64; RANKS]) -> u64 {
     by_rank.iter().fold(0, |sum: u64, count| sum.saturating_add(*count))
 }
 
-/// The signals of a service without what a limit of a peer on all its requests has refused; `None`: nothing.
-/// What its own limits refused beside that stays, and its controller sees it.
-pub(crate) fn without_remote(signals: &Signals) -> Option<Signals> {
-    let remote = signals.balance.counts?.value.refused_remote.filter(|refused| *refused > 0)?;
-    let mut signals = signals.clone();
-    if let Some(Reading { value: counts, .. }) = &mut signals.balance.counts {
-        // In shadow all passed, also those whom the limit would have refused.
-        counts.offered = counts.offered.saturating_sub(remote).max(counts.admitted);
-        counts.refused = counts.refused.saturating_sub(remote);
-        counts.refused_remote = Some(0);
-    }
-    Some(signals)
-}
-
-fn without_refused(counts: &mut BucketCounts) {
-    for (offered, refused) in counts.offered.iter_mut().zip(&mut counts.refused) {
-        *offered = offered.saturating_sub(std::mem::take(refused));
-    }
-    counts.refused_first = 0;
-}
-
-fn beside(remote: &InForce) -> RequestLimit {
-    let InForce { rate, burst, loss, form, priority, .. } = *remote;
-    let loss = loss.filter(|_| form == Form::Loss);
-    RequestLimit { form, rate, burst: burst.max(1), loss, priority }
-}
-
-/// The tighter of the two holds; whether that is the remote one.
-fn tighter(planned: &BucketConfig, limits: &mut BucketLimits, remote: &InForce) -> bool {
-    if !planned.takes_rate() || limits.rate.is_some_and(|rate| rate <= remote.rate) {
-        return false;
-    }
-    if limits.rate.is_none() {
-        limits.burst = planned.burst.max(1);
-        let kept = limits.burst / KEPT_PART;
-        limits.reserve = [0, kept, 2 * kept];
-    }
-    if remote.form == Form::Gap {
-        // The last rank needs a full bucket, so it keeps the gap; the first may be ahead by all of it.
-        let kept = std::array::from_fn(|rank| rank as u32);
-        (limits.burst, limits.reserve) = (RANKS as u32, kept);
-    }
-    limits.rate = Some(remote.rate);
-    if planned.policy_name() == "percent" {
-        limits.loss = remote.loss;
-    }
-    say_why(&mut limits.why, remote);
-    true
-}
-
-fn say_why(why: &mut Why, remote: &InForce) {
-    let rate: Rate = remote.rate;
-    why.text = format!("a remote limit of {rate} on requests holds; {}", why.text);
+fn takes(planned: &BucketConfig) -> Takes {
+    let share = planned.policy_name() == "percent";
+    Takes { rate: planned.takes_rate(), share, burst: planned.burst }
 }
 
 /// One line for each beginning and each end.
@@ -259,68 +202,5 @@ fn log(config: &Config, place: Place, turn: (Option<InForce>, Option<InForce>)) 
         }
         (Some(_), None) => tracing::info!(service, bucket, "remote limit on requests is over"),
         _ => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_config::ControlledResource;
-    use tidegate_units::Share;
-
-    fn remote(rate: f64, form: Form) -> InForce {
-        let loss = Some(Share::new(0.5));
-        InForce { rate: Rate::per_second(rate), burst: 20, loss, form, ..InForce::default() }
-    }
-
-    #[test]
-    fn of_a_bucket_the_tighter_limit_holds_and_ranks_stay() {
-        let planned =
-            BucketConfig { burst: 8, ..BucketConfig::new("all", ControlledResource::Cpu) };
-        let mut limits = BucketLimits::default();
-        assert!(tighter(&planned, &mut limits, &remote(40.0, Form::Rate)));
-        let seen = (limits.rate.map(Rate::get), limits.burst, limits.reserve, limits.loss);
-        assert_eq!(seen, (Some(40.0), 8, [0, 2, 4], None));
-        limits.reserve = [0, 1, 3];
-        assert!(!tighter(&planned, &mut limits, &remote(40.0, Form::Rate)), "not below its own");
-        assert!(tighter(&planned, &mut limits, &remote(30.0, Form::Loss)));
-        assert_eq!((limits.rate.map(Rate::get), limits.reserve), (Some(30.0), [0, 1, 3]));
-        assert!(tighter(&planned, &mut limits, &remote(20.0, Form::Gap)));
-        assert_eq!((limits.burst, limits.reserve), (3, [0, 1, 2]), "the last rank, one at a time");
-    }
-
-    #[test]
-    fn what_a_service_refuses_beside_a_limit_of_a_peer_is_its_own() {
-        let of = |admitted, remote| {
-            let counts = Counts {
-                offered: 100,
-                admitted,
-                refused: 40,
-                refused_remote: remote,
-                ..Counts::default()
-            };
-            let mut signals = Signals::default();
-            signals.balance.counts = Some(Reading::fresh(counts));
-            let apart = without_remote(&signals)?.balance.counts?.value;
-            Some((apart.offered, apart.admitted, apart.refused))
-        };
-        assert_eq!(of(60, Some(30)), Some((70, 60, 10)));
-        assert_eq!(of(60, Some(40)), Some((60, 60, 0)));
-        assert_eq!(of(100, Some(30)), Some((100, 100, 10)), "in shadow");
-        assert_eq!((of(60, Some(0)), of(60, None)), (None, None), "all are its own");
-    }
-
-    #[test]
-    fn what_a_peer_refuses_never_came() {
-        let mut counts = BucketCounts {
-            offered: [5, 50, 7],
-            refused: [0, 20, 7],
-            refused_first: 9,
-            begun: 35,
-            ended: 30,
-        };
-        without_refused(&mut counts);
-        assert_eq!((counts.offered, counts.refused), ([5, 30, 0], [0; RANKS]));
-        assert_eq!((counts.refused_first, counts.begun), (0, 35));
     }
 }

@@ -19,7 +19,7 @@
 use crate::account::Reached;
 use crate::cluster::{self, ClusterSenses};
 use crate::exempt::node_of;
-use crate::governor::Makers;
+use crate::governed::Makers;
 use crate::handover::{HandoverError, Leaving, Predecessor, Round, Step};
 use crate::interface_lock::{Held, InterfaceLocks};
 use crate::kernel::{plan, release_pinned};
@@ -453,7 +453,7 @@ async fn live(started: Started, options: Options, told: Told) -> Result<(), RunE
     let (sender, messages) = mpsc::channel(MESSAGES_MAX);
     let front =
         Front { owner: sender, snapshots: snapshots.clone(), version: options.version.clone() };
-    let door = Door::open(socket, group, Arc::new(front));
+    let control = ServedSocket::open(socket, group, Arc::new(front));
     let pages = http::Pages { snapshots, clock: Arc::clone(&clock) };
     let pages = http::Server::start(owner.config().daemon.http.0, pages);
     let pins = locked(owner.config());
@@ -463,7 +463,8 @@ async fn live(started: Started, options: Options, told: Told) -> Result<(), RunE
     let (leaving, supervisor) = (Leaving::default(), Supervisor::find());
     supervisor.ready();
     let at = held.clone();
-    let mut life = Life { owner, options, ssh, clock, leaving, pages, door, pins, at, supervisor };
+    let mut life =
+        Life { owner, options, ssh, clock, leaving, pages, control, pins, at, supervisor };
     let end = life.until_end(told, messages, locking.as_mut()).await?;
     life.supervisor.stopping(match end {
         End::Succeeded => "another daemon is in charge",
@@ -472,7 +473,7 @@ async fn live(started: Started, options: Options, told: Told) -> Result<(), RunE
     // The socket's file and the HTTP address are free before we say the last word.
     drop(life.pages);
     tokio::time::sleep(LAST_WORDS).await;
-    drop(life.door);
+    drop(life.control);
     let Life { mut owner, options, .. } = life;
     match end {
         End::Succeeded => tracing::info!("another daemon took over; everything stays attached"),
@@ -515,7 +516,7 @@ enum End {
 }
 
 /// The control socket, and who serves it.
-struct Door {
+struct ServedSocket {
     front: Arc<Front>,
     group: Option<u32>,
     place: Place,
@@ -524,7 +525,7 @@ struct Door {
     before: Option<JoinHandle<()>>,
 }
 
-impl Door {
+impl ServedSocket {
     fn open(socket: ControlSocket, group: Option<u32>, front: Arc<Front>) -> Self {
         let place = socket.place();
         let serving = Self::serve(socket, &front);
@@ -553,7 +554,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for ServedSocket {
     fn drop(&mut self) {
         self.serving.abort();
         if let Some(before) = &self.before {
@@ -571,7 +572,7 @@ struct Life {
     /// Whether a successor is starting.
     leaving: Leaving,
     pages: http::Server,
-    door: Door,
+    control: ServedSocket,
     /// Those of the start, whatever a reload says.
     pins: PathBuf,
     /// Their path for this process.
@@ -647,7 +648,7 @@ impl Life {
     /// The successor did not come.
     fn resume(&mut self) {
         self.owner.resume();
-        match self.door.reopen() {
+        match self.control.reopen() {
             Ok(()) => self.owner.warnings.clear(SOCKET),
             Err(error) => self.owner.warnings.stick(self.clock.now(), SOCKET, error.to_string()),
         }

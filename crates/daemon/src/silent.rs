@@ -2,8 +2,8 @@
 //! Silent connections that hold a server's workers: whether they do, and what an operator can do
 //! about them. There is no alarm for them: refusing clients that send their requests frees no worker. Who holds most of them may open fewer (holders.rs).
 
-use crate::governor::SIGNAL_AGE_MAX;
 use tidegate_control::HeldWorkers;
+use tidegate_control::fleet::SIGNAL_AGE_MAX;
 use tidegate_model::signals::Signals;
 
 /// Whether the accept queue is known, without which there is no cause.

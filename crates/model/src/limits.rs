@@ -81,6 +81,19 @@ pub struct ServiceLimits {
     pub buckets: Vec<BucketLimits>,
 }
 
+/// Trunk reservation: the share of a bucket that a class of each priority must leave for the classes above it. Never
+/// falling, 0 for the highest, below 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reserve(pub [f64; PRIORITIES]);
+
+impl Reserve {
+    /// The same of a bucket of this depth, in tokens: at most `burst` - 1.
+    #[must_use]
+    pub fn tokens(&self, burst: u32) -> [u32; PRIORITIES] {
+        self.0.map(|share| ((f64::from(burst) * share) as u32).min(burst.saturating_sub(1)))
+    }
+}
+
 /// A limit on datagrams (UDP).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DatagramLimit {

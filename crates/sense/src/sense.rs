@@ -372,7 +372,7 @@ mod tests {
 
     /// Version 1 counts CPU time and has no pressure; a kernel with psi=0 has none, either.
     #[test]
-    fn without_version_2_and_without_pressure_the_cpu_is_known_and_nothing_is_a_trouble() {
+    fn without_version_2_and_without_pressure_the_cpu_is_known_and_nothing_is_a_problem() {
         let dir = tempfile::tempdir().unwrap();
         let roots = Roots { proc: dir.path().join("proc"), cgroup: dir.path().join("cgroup") };
         let group = roots.cgroup.join("cpu,cpuacct/shop");

@@ -5,21 +5,18 @@ use super::kept::Kept;
 use super::sense::{Accounting, Sample, Window};
 use super::{Happening, World};
 use crate::APPLY_DELAY;
+use crate::governing::Governing;
 use crate::signals::{accept_queue, add_totals};
 use crate::world::report::{Observer, Trace};
-use tidegate_control::fleet::INHERIT;
-use tidegate_control::{Controller, Mode};
+use tidegate_control::Controller;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::{Reading, Signals};
 use tidegate_model::totals::ServiceTotals;
 use tidegate_units::{Nanos, Share};
 
-/// Who decides, and whether it is executed.
-type Deciding = (Box<dyn Controller>, Mode);
-
 /// The control loop of one service.
 pub(super) struct Loop {
-    controller: Option<Deciding>,
+    governor: Option<Governing>,
     window: Window,
     /// The same of a server's only thread.
     thread: Window,
@@ -30,17 +27,15 @@ pub(super) struct Loop {
     accounting: Accounting,
     successor: Option<Box<dyn Controller>>,
     kept: Kept,
-    /// Until then the limits in force stay, unless the controller sheds.
-    inherits_until: Nanos,
 }
 
 impl Loop {
     pub(super) fn new(
-        (controller, successor): (Option<Deciding>, Option<Box<dyn Controller>>),
+        (governor, successor): (Option<Governing>, Option<Box<dyn Controller>>),
         accounting: Accounting,
     ) -> Self {
         Self {
-            controller,
+            governor,
             window: Window::new(accounting),
             thread: Window::new(Accounting::Group),
             decided: None,
@@ -49,53 +44,47 @@ impl Loop {
             accounting,
             successor,
             kept: Kept::default(),
-            inherits_until: Nanos::ZERO,
         }
     }
 
     /// A new daemon begins: it has what was kept for it, and the limits in force stay for a while.
     pub(super) fn succeed(&mut self, now: Nanos) {
-        if let (Some((controller, _)), Some(mut next)) =
-            (&mut self.controller, self.successor.take())
-        {
-            self.kept.give(now, &mut *next);
-            *controller = next;
+        if let (Some(governor), Some(next)) = (&mut self.governor, self.successor.take()) {
+            governor.succeed(now, next, self.kept.take(now));
         }
         self.window = Window::new(self.accounting);
         self.thread = Window::new(Accounting::Group);
         (self.decided, self.before) = (None, None);
-        self.inherits_until = now + INHERIT;
     }
 }
 
 impl World {
-    pub(super) fn tick(&mut self, now: Nanos) {
+    pub(super) fn tick(&mut self, now: Nanos) -> Result<(), String> {
         if self.silent_since.is_some() {
-            return;
+            return Ok(());
         }
         for service in 0..self.loops.len() {
-            if self.loops[service].controller.is_none() {
+            if self.loops[service].governor.is_none() {
                 continue;
             }
             let signals = self.signals(now, service);
             let own = &mut self.loops[service];
-            let (Some(signals), Some((controller, mode))) = (signals, &mut own.controller) else {
+            let (Some(signals), Some(governor)) = (signals, &mut own.governor) else {
                 continue;
             };
-            let limits = controller.tick(&signals, *mode);
-            own.kept.tick(now, limits.why.shedding, &**controller);
+            let limits = governor.tick(&signals)?;
+            own.kept.tick(now, limits.why.shedding, || governor.save());
             let stream = self.spec.streams.iter().position(|stream| stream.service == service);
             if let Some(stream) = stream {
                 self.flows[stream].report.trace(Trace::of(&signals, &limits));
             }
-            if limits.why.shedding || now >= own.inherits_until {
-                own.decided = Some(limits);
-            }
+            own.decided = Some(limits);
         }
         self.engine.after(APPLY_DELAY, Happening::Apply);
         if now < self.until + self.spec.patience {
             self.engine.after(self.spec.period, Happening::Tick);
         }
+        Ok(())
     }
 
     pub(super) fn apply(&mut self) -> Result<(), String> {

@@ -4,7 +4,6 @@
 //! (docs/decisions/0010-kept-state.md).
 
 use serde_json::Value;
-use tidegate_control::Controller;
 use tidegate_units::Nanos;
 
 /// Time between two writes while nothing happens, as in the product.
@@ -24,23 +23,26 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Writes, if it is time to.
-    pub(super) fn tick(&mut self, now: Nanos, shedding: bool, controller: &dyn Controller) {
+    pub(super) fn tick(
+        &mut self,
+        now: Nanos,
+        shedding: bool,
+        save: impl FnOnce() -> Option<Value>,
+    ) {
         let since = now.since(*self.saved_at.get_or_insert(now));
         let changed = self.shedding.is_some_and(|before| before != shedding);
         if since < SAVE_EVERY && !changed {
             return;
         }
         (self.saved_at, self.shedding) = (Some(now), Some(shedding));
-        self.state = controller.save().map(|value| (now, value));
+        self.state = save().map(|value| (now, value));
     }
 
-    /// The next daemon begins: its controller takes what was left, and the file is gone.
-    pub(super) fn give(&mut self, now: Nanos, controller: &mut dyn Controller) {
-        let left = std::mem::take(self).state;
-        if let Some((at, value)) = left.filter(|(at, _)| now.since(*at) <= LEARNED_AGE_MAX) {
-            // A controller that refuses it begins afresh.
-            controller.restore(value, now.since(at));
-        }
+    /// The next daemon begins: it takes what was left, with its age, and the file is gone.
+    pub(super) fn take(&mut self, now: Nanos) -> Option<(Value, Nanos)> {
+        let (at, value) = std::mem::take(self).state?;
+        let age = now.since(at);
+        (age <= LEARNED_AGE_MAX).then_some((value, age))
     }
 }
 
@@ -48,40 +50,16 @@ impl Kept {
 mod tests {
     use super::*;
     use serde_json::json;
-    use tidegate_control::Mode;
-    use tidegate_model::limits::ServiceLimits;
-    use tidegate_model::signals::Signals;
-
-    /// Saves its number, and remembers what it was given.
-    #[derive(Default)]
-    struct Numbered(u64, Option<(Value, Nanos)>);
-
-    impl Controller for Numbered {
-        fn tick(&mut self, _signals: &Signals, _mode: Mode) -> ServiceLimits {
-            ServiceLimits::default()
-        }
-
-        fn save(&self) -> Option<Value> {
-            Some(json!(self.0))
-        }
-
-        fn restore(&mut self, value: Value, age: Nanos) -> bool {
-            self.1 = Some((value, age));
-            true
-        }
-    }
 
     /// What the next daemon is given of writes at these milliseconds, and its age.
     fn given(writes: &[(u64, bool)], at_ms: u64) -> Option<(Value, Nanos)> {
-        let (mut kept, mut next) = (Kept::default(), Numbered::default());
+        let mut kept = Kept::default();
         for (ms, shedding) in writes {
-            kept.tick(Nanos::from_millis(*ms), *shedding, &Numbered(*ms, None));
+            kept.tick(Nanos::from_millis(*ms), *shedding, || Some(json!(ms)));
         }
-        kept.give(Nanos::from_millis(at_ms), &mut next);
-        let mut another = Numbered::default();
-        kept.give(Nanos::from_millis(at_ms), &mut another);
-        assert_eq!(another.1, None, "it is read once");
-        next.1
+        let given = kept.take(Nanos::from_millis(at_ms));
+        assert_eq!(kept.take(Nanos::from_millis(at_ms)), None, "it is read once");
+        given
     }
 
     #[test]

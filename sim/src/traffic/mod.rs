@@ -29,6 +29,7 @@ pub use conn::CONNECTIONS_MAX;
 pub use sense::Accounting;
 
 use crate::engine::{Classed, Engine};
+use crate::governing::Governing;
 use crate::world::gate::{Gate, GateSpec};
 use crate::world::report::Report;
 use crate::world::{Arrival, Phase};
@@ -38,6 +39,7 @@ use decide::Loop;
 use serve::Server;
 use spec::{Change, Load, Spec};
 use tidegate_control::Mode;
+use tidegate_control::fleet::Terms;
 use tidegate_policy::{Action, Policy};
 use tidegate_units::{Clock, Nanos};
 use tidegate_workload::{Arrivals, Process, Profile, Rng, Segment};
@@ -148,13 +150,15 @@ impl World {
         let mut gates = Vec::new();
         let mut loops = Vec::new();
         for service in &mut spec.services {
-            let (controller, gate) = match service.protection.take() {
-                Some((controller, gate)) => (Some((controller, gate.mode)), gate),
+            let (governor, gate) = match service.protection.take() {
+                Some((controller, gate)) => {
+                    (Some(Governing::new(controller, Terms::default(), gate.mode)), gate)
+                }
                 None => (None, GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce)),
             };
             gates.push(Gate::new(gate));
             let successor = service.successor.take();
-            loops.push(Loop::new((controller, successor), service.accounting));
+            loops.push(Loop::new((governor, successor), service.accounting));
         }
         let servers: Vec<Server> =
             spec.services.iter().map(|service| Server::new(service.server.clone())).collect();
@@ -203,7 +207,7 @@ impl World {
             Happening::Upstream(id, part) => self.upstream_done(now, id, part),
             Happening::Change(index) => self.change(now, index),
             Happening::Apply => self.apply()?,
-            Happening::Tick => self.tick(now),
+            Happening::Tick => self.tick(now)?,
             Happening::Arrive(stream) => self.arrive(now, stream)?,
             Happening::Expire(id, looks) if self.conns.alive(id) => self.expire(now, id, looks),
             Happening::GiveUp(id, turn) if self.conns.alive(id) => self.give_up(now, id, turn),

@@ -23,7 +23,7 @@ pub(super) enum State {
     Connecting,
     /// Admitted: waits for a worker, or has one.
     Waiting,
-    /// The answer is under way.
+    /// The response is under way.
     Sending,
     /// Answered, refused or given up.
     Over,

@@ -12,7 +12,7 @@
 //! SYN policing is the foundation's gate, request rules are buckets of the shipped policy, both set
 //! by a shipped controller that sees the signals of the kernel. A connection has one request. It is
 //! queued for a worker when its request is there (TCP_DEFER_ACCEPT, or the paper's khttpd), and the
-//! worker is held until the client has the whole answer.
+//! worker is held until the client has the whole response.
 
 mod client;
 mod cpu;
@@ -36,13 +36,15 @@ pub use spec::{
 use crate::APPLY_DELAY;
 use crate::clients::{CLIENTS_MAX, Clients, syn_of};
 use crate::engine::{Classed, Engine};
+use crate::governing::Governing;
 use crate::signals::{Seen, Sense};
 use crate::world::gate::{Gate, GateSpec, Gated, Queue};
 use client::{Asked, Client, State};
 use link::{Link, Packet};
 use rules::Rules;
 use serve::Served;
-use tidegate_control::{Controller, Mode};
+use tidegate_control::Mode;
+use tidegate_control::fleet::Terms;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_policy::{Action, Policy};
 use tidegate_units::{Clock, Nanos};
@@ -58,9 +60,9 @@ enum Happening {
     Cpu(u64),
     /// The packet that was leaving is out.
     Out,
-    /// The server has the acknowledgement of a packet of an answer.
+    /// The server has the acknowledgement of a packet of a response.
     Acknowledged(usize, u64),
-    /// The whole answer, where no interface is modelled.
+    /// The whole response, where no interface is modelled.
     Delivered(usize),
     Timeout(usize),
     Apply,
@@ -114,13 +116,13 @@ struct World {
     mixture: Rng,
     clients: Clients<Client>,
     over: u64,
-    /// Answers whose segments did not add up; must be zero.
+    /// Responses whose segments did not add up; must be zero.
     unsound: u64,
     served: Served,
     link: Option<Link>,
     gate: Gate,
     rules: Rules,
-    controller: Option<(Box<dyn Controller>, Mode)>,
+    governor: Option<Governing>,
     decided: Option<ServiceLimits>,
     sense: Sense,
     cpu_from: f64,
@@ -145,8 +147,11 @@ pub fn run(scenario: WebScenario, protection: Option<WebProtection>) -> Result<W
 impl World {
     fn new(scenario: WebScenario, protection: Option<WebProtection>) -> Self {
         let rng = |stream| Rng::new(scenario.seed, stream);
-        let (controller, gate, rules) = match protection {
-            Some(p) => (Some((p.controller, p.gate.mode)), p.gate, Rules::new(&p.rules)),
+        let (governor, gate, rules) = match protection {
+            Some(WebProtection { controller, gate, rules }) => {
+                let governor = Governing::new(controller, Terms::default(), gate.mode);
+                (Some(governor), gate, Rules::new(&rules))
+            }
             None => {
                 let open = GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce);
                 (None, open, Rules::new(&[]))
@@ -172,7 +177,7 @@ impl World {
             link: scenario.interface.map(Link::new),
             gate: Gate::new(gate),
             rules,
-            controller,
+            governor,
             decided: None,
             sense: Sense::default(),
             cpu_from: 0.0,
@@ -215,7 +220,7 @@ impl World {
             Happening::Timeout(client) => self.timed_out(now, client),
             Happening::Apply => self.apply(now)?,
             Happening::Sample => self.sample(now),
-            Happening::Tick => self.tick(now),
+            Happening::Tick => self.tick(now)?,
             Happening::GiveUp(client) => self.give_up(now, client),
             Happening::ConnectBy(client) => self.connect_by(now, client),
             Happening::Request(client) => self.request(now, client),
@@ -409,8 +414,8 @@ impl World {
         self.clients.release(index);
     }
 
-    /// The client goes without an answer. Its request stays in the accept queue and with its
-    /// worker; the rest of an answer is not sent.
+    /// The client goes without a response. Its request stays in the accept queue and with its
+    /// worker; the rest of a response is not sent.
     fn leave(&mut self, now: Nanos, index: usize) {
         let state = self.clients[index].state;
         match state {
@@ -438,7 +443,7 @@ impl World {
         }
     }
 
-    /// The client has the whole answer, half a round trip before the server knows.
+    /// The client has the whole response, half a round trip before the server knows.
     fn answered(&mut self, now: Nanos, index: usize) {
         let client = &mut self.clients[index];
         client.state = State::Over;
@@ -480,7 +485,7 @@ impl World {
         }
     }
 
-    fn tick(&mut self, now: Nanos) {
+    fn tick(&mut self, now: Nanos) -> Result<(), String> {
         // Also without a controller: the course is kept, and the CPU's clocks run in the same steps.
         let (used, pressed) = self.served.cpu(now);
         self.account(now, used);
@@ -497,12 +502,12 @@ impl World {
         }
         // The first look gives totals, the second their differences.
         if now > Nanos::ZERO {
-            let limits = match &mut self.controller {
-                Some((controller, mode)) => controller.tick(&signals, *mode),
+            let limits = match &mut self.governor {
+                Some(governor) => governor.tick(&signals)?,
                 None => ServiceLimits::default(),
             };
             self.report.traces.push(WebTrace::of(&signals, &limits));
-            if self.controller.is_some() {
+            if self.governor.is_some() {
                 self.decided = Some(limits);
                 self.engine.after(APPLY_DELAY, Happening::Apply);
             }
@@ -510,6 +515,7 @@ impl World {
         if now < self.until + self.scenario.timeout {
             self.engine.after(self.scenario.period, Happening::Tick);
         }
+        Ok(())
     }
 
     /// The share of the CPU that was used while it was measured, to the tick.

@@ -18,22 +18,22 @@ pub struct StreamReport {
     pub refused_header: u64,
     /// Of these, never answered, refused ones included.
     pub failed: u64,
-    /// Answers that ended.
+    /// Responses that ended.
     pub answered: u64,
     /// Of them, those of dynamic requests.
     pub answered_dynamic: u64,
-    /// Seconds from the intended start to the end of the answer, of each that ended.
+    /// Seconds from the intended start to the end of the response, of each that ended.
     pub took_s: Vec<f64>,
 }
 
 impl StreamReport {
-    /// Mean time of the answers in seconds; 0 without any.
+    /// Mean time of the responses in seconds; 0 without any.
     #[must_use]
     pub fn mean_s(&self) -> f64 {
         self.took_s.iter().sum::<f64>() / self.took_s.len().max(1) as f64
     }
 
-    /// A quantile of the times of the answers in seconds; 0 without any.
+    /// A quantile of the times of the responses in seconds; 0 without any.
     #[must_use]
     pub fn quantile_s(&self, q: f64) -> f64 {
         let mut sorted = self.took_s.clone();
@@ -68,7 +68,7 @@ pub struct WebTrace {
     pub rates: Vec<Option<f64>>,
     /// Requests that they refused in the period.
     pub refused: u64,
-    /// Answers whose first byte left in the period.
+    /// Responses whose first byte left in the period.
     pub answers: u64,
     /// Length of the period.
     pub period: Nanos,
@@ -106,7 +106,7 @@ pub struct WebReport {
     pub surge: StreamReport,
     /// The requests for one large file beside it.
     pub large: StreamReport,
-    /// Sessions that began while it was measured, and those of them that got every answer.
+    /// Sessions that began while it was measured, and those of them that got every response.
     pub sessions: (u64, u64),
     /// CPU used while it was measured, as a share.
     pub cpu: f64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Inside the server: accept queue, workers, CPU, and the answer's way out.
+//! Inside the server: accept queue, workers, CPU, and the response's way out.
 
 use super::client::State;
 use super::cpu::Cpu;
@@ -115,7 +115,7 @@ impl World {
         self.served.finished = finished;
     }
 
-    /// The answer begins to leave.
+    /// The response begins to leave.
     fn answer(&mut self, now: Nanos, index: usize) {
         let client = &mut self.clients[index];
         if client.state == State::Over {

@@ -13,7 +13,7 @@ pub struct Costs {
     pub file_s: f64,
     /// What a dynamic request takes beside that.
     pub dynamic_s: f64,
-    /// Each byte of an answer.
+    /// Each byte of a response.
     pub byte_s: f64,
     /// A connection whose request is refused by its header: set-up, recognition, reset.
     pub refuse_s: f64,
@@ -70,7 +70,7 @@ impl Costs {
 pub struct WebServer {
     /// Cores.
     pub cpus: u32,
-    /// Requests in service at once: a worker is held until the client has the whole answer.
+    /// Requests in service at once: a worker is held until the client has the whole response.
     pub workers: usize,
     /// Connections that wait for a worker; what comes beyond is ignored by the kernel.
     pub accept_limit: usize,
@@ -101,7 +101,7 @@ pub struct LargeLoad {
 pub struct Sessions {
     /// Requests of one; 1: every client comes for one request.
     pub requests: u32,
-    /// From an answer to the next request.
+    /// From a response to the next request.
     pub think: Nanos,
 }
 
@@ -126,7 +126,7 @@ pub struct WebScenario {
     pub clients: Mixture,
     /// Not connected after so long: gives up. `None`: only `timeout` counts.
     pub connect_timeout: Option<Nanos>,
-    /// No answer after so long from the intended start: gives up.
+    /// No response after so long from the intended start: gives up.
     pub timeout: Nanos,
     /// Round trip without queues.
     pub rtt: Nanos,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The sender of an answer: slow start, congestion avoidance, one reduction a window, selective
+//! The sender of a response: slow start, congestion avoidance, one reduction a window, selective
 //! acknowledgements, a retransmission time-out that doubles (RFC 5681, RFC 6298 in outline).
 //!
 //! Not here: delayed acknowledgements, a measured round trip (the time-out is never below its
@@ -58,7 +58,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// An answer of so many bytes, of which nothing is sent yet.
+    /// A response of so many bytes, of which nothing is sent yet.
     pub(super) fn new(bytes: u64, now: Nanos) -> Self {
         let segments = bytes.div_ceil(SEGMENT).max(1);
         Self {

@@ -71,7 +71,7 @@ fn a_saturated_server_has_the_known_capacities() {
     for (dynamic, known) in [(0.0, KNOWN.without), (0.2, KNOWN.with)] {
         let mut scenario = scenario(1.3 * known, 60);
         scenario.files = Surge::new(&SurgeSpec { dynamic, ..SurgeSpec::default() });
-        // Nobody gives up: every answer counts.
+        // Nobody gives up: every response counts.
         (scenario.connect_timeout, scenario.timeout) = (None, Nanos::from_secs(60));
         let capacity = scenario.server.costs.capacity(&scenario.files);
         assert!((capacity / known - 1.0).abs() < 1e-9, "{capacity}");

@@ -27,9 +27,9 @@ pub struct Bin {
     pub answered: u64,
     /// Answers within the objective.
     pub good: u64,
-    /// Clients that came in it and never got an answer.
+    /// Clients that came in it and never got a response.
     pub failed: u64,
-    /// From a client's arrival to its answer, by the time of the answer.
+    /// From a client's arrival to its answer, by the time of the response.
     pub times: Histogram,
     /// Sum of the rate limits of its ticks, in thousandths of an admission per second.
     pub limit_milli_sum: u64,

@@ -21,7 +21,7 @@ pub struct ClassCount {
     pub answered: u64,
     /// Clients answered within the objective.
     pub good: u64,
-    /// Clients that never got an answer.
+    /// Clients that never got a response.
     pub failed: u64,
     /// From arrival to answer.
     pub times: Histogram,

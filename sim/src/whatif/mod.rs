@@ -24,7 +24,7 @@ pub struct Spec {
     pub clients: Mixture,
     /// A client leaves after this long.
     pub timeout: Nanos,
-    /// An answer within this long is good.
+    /// A response within this long is good.
     pub objective: Nanos,
     /// Period of the control loop.
     pub period: Nanos,

@@ -2,7 +2,7 @@
 //! The dataplane as the kernel has it: the same chain (the same C), the same counts; only the packets
 //! are missing.
 
-use super::answers::{AnswerCaps, Answers};
+use super::replies::{Replies, ReplyCaps};
 use tidegate_control::Mode;
 use tidegate_model::Canary;
 use tidegate_model::limits::{Pending, ServiceLimits};
@@ -73,14 +73,14 @@ pub struct GateSpec {
     /// How limits become the policy's parameters; `None` for a plain bucket.
     pub params: Option<MakeParams>,
     /// Most RSTs; `None` for no cap.
-    pub answers: Option<AnswerCaps>,
+    pub replies: Option<ReplyCaps>,
 }
 
 impl GateSpec {
-    /// A plain bucket, and as many answers as are asked for.
+    /// A plain bucket, and as many RSTs as are asked for.
     #[must_use]
     pub fn new(policy: Policy, action: Action, mode: Mode) -> Self {
-        Self { policy, action, mode, canary: Canary::ALL, params: None, answers: None }
+        Self { policy, action, mode, canary: Canary::ALL, params: None, replies: None }
     }
 
     fn params(&self, limits: &ServiceLimits) -> Result<PolicyLimits, String> {
@@ -130,7 +130,7 @@ pub struct Queue {
 /// One service's dataplane.
 pub struct Gate {
     spec: GateSpec,
-    answers: Option<Answers>,
+    replies: Option<Replies>,
     limits: ServiceLimits,
     chain: Chain,
     dice: Rng,
@@ -144,7 +144,7 @@ impl Gate {
     #[must_use]
     pub fn new(spec: GateSpec) -> Self {
         let mut gate = Self {
-            answers: spec.answers.map(Answers::new),
+            replies: spec.replies.map(Replies::new),
             limits: ServiceLimits::default(),
             chain: Chain::default(),
             dice: Rng::new(DICE_SEED, 0),
@@ -220,9 +220,9 @@ impl Gate {
             random: (random >> 32) as u32,
             ..Circumstances::default()
         };
-        let answers = &mut self.answers;
+        let replies = &mut self.replies;
         let decision = self.chain.decide(&ask, &how, |flood| {
-            let allowed = answers.as_mut().is_none_or(|answers| answers.allow(now, source, flood));
+            let allowed = replies.as_mut().is_none_or(|replies| replies.allow(now, source, flood));
             if allowed { Ok(()) } else { Err(Reason::ReplyCap) }
         });
         self.count(&decision);
@@ -243,8 +243,8 @@ impl Gate {
 
     /// A client of this source has completed a handshake.
     pub fn receives(&mut self, now: Nanos, source: Option<u64>) {
-        if let Some(answers) = &mut self.answers {
-            answers.note(now, source);
+        if let Some(replies) = &mut self.replies {
+            replies.note(now, source);
         }
     }
 
@@ -287,33 +287,33 @@ impl Gate {
         self.totals.connections.asked += 1;
     }
 
-    /// The answer's first byte, and the end: what answers here is short.
+    /// The response's first byte, and the end: what is sent here is short.
     pub fn answered(&mut self, took: Nanos) {
         self.answering(took);
         self.ended(took);
     }
 
-    /// The answer's first byte; its end comes later.
+    /// The response's first byte; its end comes later.
     pub fn answering(&mut self, took: Nanos) {
         self.totals.waiting -= 1;
         self.totals.first_byte.record(took);
         self.totals.connections.answered += 1;
     }
 
-    /// The end of an answer whose first byte was seen.
+    /// The end of a response whose first byte was seen.
     pub fn ended(&mut self, took: Nanos) {
         self.broken_off();
         self.totals.end.record(took);
     }
 
-    /// The client has closed in the middle of an answer.
+    /// The client has closed in the middle of a response.
     pub fn broken_off(&mut self) {
         self.totals.open -= 1;
         self.totals.connections.ended += 1;
         self.totals.connections.ended_exchanges += 1;
     }
 
-    /// The client has closed without an answer.
+    /// The client has closed without a response.
     pub fn left(&mut self) {
         self.totals.connections.lost += 1;
         self.totals.waiting -= 1;
@@ -369,7 +369,7 @@ mod tests {
 
     const NOW: Nanos = Nanos::from_secs(100);
 
-    /// What becomes of a SYN that is refused, with no answer left for everybody.
+    /// What becomes of a SYN that is refused, with no reply left for everybody.
     fn refused(gate: &mut Gate, now: Nanos, source: Option<u64>) -> Gated {
         let queue = Queue { length: 0, limit: 1 };
         let syn = |source| Syn { key: 1, priority: 7, source };
@@ -378,9 +378,9 @@ mod tests {
     }
 
     /// Known since [`NOW`] is source 1.
-    fn gate(answers: Option<AnswerCaps>) -> Gate {
+    fn gate(replies: Option<ReplyCaps>) -> Gate {
         let spec = GateSpec::new(Policy::TokenBucket, Action::Reject, Mode::Enforce);
-        let mut gate = Gate::new(GateSpec { answers, ..spec });
+        let mut gate = Gate::new(GateSpec { replies, ..spec });
         let rate = Some(Rate::per_second(0.001));
         gate.set(ServiceLimits { rate, burst: 1, ..ServiceLimits::default() }).unwrap();
         gate.receives(NOW, Some(1));
@@ -389,12 +389,12 @@ mod tests {
 
     #[test]
     fn beyond_the_cap_it_is_told_who_is_known() {
-        let caps = AnswerCaps { all: 4, proved: 40, cpus: 2, sources: 8 };
+        let caps = ReplyCaps { all: 4, proved: 40, cpus: 2, sources: 8 };
         let mut both = gate(Some(caps));
         assert_eq!(refused(&mut both, NOW, Some(1)), Gated::Reset);
         assert_eq!(refused(&mut both, NOW, Some(2)), Gated::Dropped);
         assert_eq!(refused(&mut both, NOW, None), Gated::Dropped);
-        let mut one = gate(Some(AnswerCaps { proved: 0, ..caps }));
+        let mut one = gate(Some(ReplyCaps { proved: 0, ..caps }));
         assert_eq!(refused(&mut one, NOW, Some(1)), Gated::Dropped);
     }
 
@@ -428,7 +428,7 @@ mod tests {
     /// Spoofed SYNs, to which the server replies in vain.
     #[test]
     fn in_a_flood_nobody_is_known() {
-        let caps = AnswerCaps { all: 4, proved: 40, cpus: 2, sources: 8 };
+        let caps = ReplyCaps { all: 4, proved: 40, cpus: 2, sources: 8 };
         let mut gate = gate(Some(caps));
         let set = |gate: &mut Gate, rate: f64| {
             let rate = Some(Rate::per_second(rate));

@@ -2,21 +2,23 @@
 //! The world of one protected server: clients that send their SYNs again, the dataplane, the
 //! server, and the controller that ticks beside them.
 
-mod answers;
 pub mod gate;
+mod replies;
 pub mod report;
 pub mod server;
 
 pub use crate::clients::CLIENTS_MAX;
-pub use answers::AnswerCaps;
+pub use replies::ReplyCaps;
 
 use crate::APPLY_DELAY;
 use crate::clients::{Clients, syn_of};
 use crate::engine::{Classed, Engine};
+use crate::governing::Governing;
 use crate::signals::{Seen, Sense};
 use gate::{Gate, GateSpec, Gated, Queue, Syn};
 use report::{Observer, Report, Trace};
 use server::{Outcome, Server, ServerSpec, Timer};
+use tidegate_control::fleet::Terms;
 use tidegate_control::{Controller, Mode};
 use tidegate_model::PRIORITIES;
 use tidegate_model::signals::Signals;
@@ -115,7 +117,7 @@ pub struct Scenario {
     pub clients: Mixture,
     /// A client leaves after this long (from its intended start).
     pub timeout: Nanos,
-    /// An answer within this long (from the intended start) is good.
+    /// A response within this long (from the intended start) is good.
     pub objective: Nanos,
     /// Period of the control loop.
     pub period: Nanos,
@@ -129,6 +131,8 @@ pub struct Scenario {
 pub struct Protection {
     /// Who decides.
     pub controller: Box<dyn Controller>,
+    /// What holds whatever it decides.
+    pub terms: Terms,
     /// What evaluates SYNs, and what is done with the refused.
     pub gate: GateSpec,
 }
@@ -189,7 +193,7 @@ pub struct World<O> {
     reported: u64,
     server: Server,
     gate: Gate,
-    controller: Option<(Box<dyn Controller>, Mode)>,
+    governor: Option<Governing>,
     decided: Option<tidegate_model::limits::ServiceLimits>,
     sense: Sense,
     until: Nanos,
@@ -241,8 +245,10 @@ impl<O: Observer> World<O> {
     pub fn new(scenario: Scenario, protection: Option<Protection>, observer: O) -> Self {
         let rng = |stream| Rng::new(scenario.seed, stream);
         let server = Server::new(scenario.server.clone(), scenario.seed);
-        let (controller, gate) = match protection {
-            Some(p) => (Some((p.controller, p.gate.mode)), p.gate),
+        let (governor, gate) = match protection {
+            Some(Protection { controller, terms, gate }) => {
+                (Some(Governing::new(controller, terms, gate.mode)), gate)
+            }
             None => (None, GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce)),
         };
         let mut world = Self {
@@ -254,7 +260,7 @@ impl<O: Observer> World<O> {
             reported: 0,
             server,
             gate: Gate::new(gate),
-            controller,
+            governor,
             decided: None,
             sense: Sense::default(),
             until: Nanos(u64::MAX),
@@ -324,7 +330,7 @@ impl<O: Observer> World<O> {
             }
             Happening::Change(index) => self.change(now, index),
             Happening::Apply => self.apply()?,
-            Happening::Tick => self.tick(now),
+            Happening::Tick => self.tick(now)?,
             Happening::GiveUp(client) => {
                 self.give_up(now, client);
                 self.clients.release(client);
@@ -519,27 +525,29 @@ impl<O: Observer> World<O> {
         }
     }
 
-    fn tick(&mut self, now: Nanos) {
+    fn tick(&mut self, now: Nanos) -> Result<(), String> {
         // Also without a controller: the CPU's clocks run in the same steps.
         let cpu = self.server.cpu(now);
-        if self.controller.is_some() {
-            self.decide(now, cpu);
+        if self.governor.is_some() {
+            self.decide(now, cpu)?;
         }
         if now < self.until + self.scenario.timeout {
             self.engine.after(self.scenario.period, Happening::Tick);
         }
+        Ok(())
     }
 
-    fn decide(&mut self, now: Nanos, cpu: (f64, f64)) {
+    fn decide(&mut self, now: Nanos, cpu: (f64, f64)) -> Result<(), String> {
         let first = now == self.scenario.control_from;
         let signals = self.signals(now, cpu);
         // The first look gives totals, the second their differences.
-        if let (false, Some((controller, mode))) = (first, &mut self.controller) {
-            let limits = controller.tick(&signals, *mode);
+        if let (false, Some(governor)) = (first, &mut self.governor) {
+            let limits = governor.tick(&signals)?;
             self.observer.trace(Trace::of(&signals, &limits));
             self.decided = Some(limits);
             self.engine.after(APPLY_DELAY, Happening::Apply);
         }
+        Ok(())
     }
 
     fn apply(&mut self) -> Result<(), String> {

@@ -18,7 +18,7 @@ pub struct PhaseReport {
     pub began: u64,
     /// Clients that were refused at least once.
     pub refused: u64,
-    /// Clients that never got an answer.
+    /// Clients that never got a response.
     pub failed: u64,
     /// Answers within the objective.
     pub good: u64,
@@ -26,7 +26,7 @@ pub struct PhaseReport {
     pub answered: u64,
     /// Seconds from admission to answer.
     pub took_s: Vec<f64>,
-    /// Seconds from the intended start to the answer.
+    /// Seconds from the intended start to the response.
     pub perceived_s: Vec<f64>,
 }
 
@@ -41,7 +41,7 @@ impl PhaseReport {
         self.good as f64 / self.seconds()
     }
 
-    /// Answers per second.
+    /// Responses per second.
     #[must_use]
     pub fn answers(&self) -> f64 {
         self.answered as f64 / self.seconds()
@@ -53,7 +53,7 @@ impl PhaseReport {
         self.refused as f64 / self.began.max(1) as f64
     }
 
-    /// Share of clients that never got an answer.
+    /// Share of clients that never got a response.
     #[must_use]
     pub fn failed_share(&self) -> f64 {
         self.failed as f64 / self.began.max(1) as f64
@@ -135,7 +135,7 @@ pub trait Observer {
     fn ignored(&mut self, _now: Nanos, _arrival: &Arrival) {}
     /// A client's SYN was refused, for the `first` time or again.
     fn refused(&mut self, now: Nanos, arrival: &Arrival, first: bool);
-    /// A client ended without an answer.
+    /// A client ended without a response.
     fn failed(&mut self, arrival: &Arrival);
     /// A client was answered; the times are now and when it was admitted. `good` means within the
     /// objective of its arrival.
@@ -216,7 +216,7 @@ impl Report {
         self.phases.iter().map(|p| p.answered).sum()
     }
 
-    /// All clients without an answer.
+    /// All clients without a response.
     #[must_use]
     pub fn failed_total(&self) -> u64 {
         self.phases.iter().map(|p| p.failed).sum()
@@ -234,7 +234,7 @@ impl Report {
     }
 
     /// Seconds from `from` until the times of the admitted are normal: the first moment (in eighths
-    /// of `span`) from which on, for a whole `span`, at most 1 % of the answers (and one is always
+    /// of `span`) from which on, for a whole `span`, at most 1 % of the responses (and one is always
     /// allowed) took longer than `normal_s`, the 99th percentile of the unprotected server at 0.9
     /// load. Up to `to` if there is none.
     #[must_use]

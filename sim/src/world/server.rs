@@ -79,7 +79,7 @@ pub enum Timer {
     Upstream(Request),
 }
 
-/// What came out of one step: the world schedules the timers and delivers the answers.
+/// What came out of one step: the world schedules the timers and delivers the responses.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Timers to set.

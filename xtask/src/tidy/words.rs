@@ -80,7 +80,7 @@ const WORDS: [(&str, &str, &[&str]); 32] = [
     ("squeezed", "lowered", LAWS),
 ];
 const CODE: &[&str] = &["bpf/", "crates/", "fuzz/", "policy/", "sim/"];
-const CONTROL: &[&str] = &["crates/control/", "crates/daemon/src/governor.rs"];
+const CONTROL: &[&str] = &["crates/control/", "crates/daemon/src/governed.rs"];
 const DATAPLANE: &[&str] = &["bpf/", "fuzz/harness/"];
 const VERDICTS: &[&str] = &["bpf/", "crates/control/", "crates/sense/", "fuzz/harness/", "policy/"];
 /// The word, what it is called now, and where. It is a part of a name, too.

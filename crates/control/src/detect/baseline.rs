@@ -17,8 +17,8 @@ const BASELINE_UP_SECONDS: f64 = 600.0;
 const SPREAD_WEIGHT_UP: f64 = 0.2;
 /// See [`SPREAD_WEIGHT_UP`].
 const SPREAD_WEIGHT_DOWN: f64 = 0.02;
-/// Answers in a tick below which its median says nothing.
-const SPREAD_ANSWERS_MIN: f64 = 4.0;
+/// Responses in a tick below which its median says nothing.
+const SPREAD_RESPONSES_MIN: f64 = 4.0;
 /// Seconds in which the idle are learned.
 const IDLE_SECONDS: f64 = 10.0;
 /// Idle below this share of N (and these many jobs) are noise of the two averages.
@@ -45,10 +45,10 @@ pub(super) struct Baseline {
 pub(super) struct Window {
     pub(super) seconds: f64,
     pub(super) sum_s: f64,
-    pub(super) answers: f64,
+    pub(super) responses: f64,
     pub(super) squares: f64,
     pub(super) ticks: f64,
-    /// Mean and median of ticks with [`SPREAD_ANSWERS_MIN`] answers, both times their number.
+    /// Mean and median of ticks with [`SPREAD_RESPONSES_MIN`] responses, both times their number.
     pub(super) means_s: f64,
     pub(super) medians_s: f64,
 }
@@ -58,11 +58,11 @@ impl Window {
         self.seconds += tick.seconds;
         if tick.responses > 0.0 {
             self.sum_s += tick.response_s;
-            self.answers += tick.responses;
+            self.responses += tick.responses;
             self.squares += tick.response_s * tick.response_s / tick.responses;
             self.ticks += 1.0;
         }
-        if tick.responses >= SPREAD_ANSWERS_MIN {
+        if tick.responses >= SPREAD_RESPONSES_MIN {
             self.means_s += tick.response_s;
             self.medians_s += tick.responses * median_s;
         }
@@ -70,15 +70,15 @@ impl Window {
 
     pub(super) fn enough(&self) -> bool {
         self.ticks > 1.0
-            && (self.answers >= MEAN_EVENTS
-                || self.seconds >= BASELINE_SECONDS && self.answers >= EVENTS_MIN)
+            && (self.responses >= MEAN_EVENTS
+                || self.seconds >= BASELINE_SECONDS && self.responses >= EVENTS_MIN)
     }
 
     /// Mean and its standard error in seconds.
     pub(super) fn mean(&self) -> (f64, f64) {
-        let mean = self.sum_s / self.answers;
+        let mean = self.sum_s / self.responses;
         let variance = ((self.squares - self.sum_s * mean) / (self.ticks - 1.0)).max(0.0);
-        (mean, (variance / self.answers).sqrt())
+        (mean, (variance / self.responses).sqrt())
     }
 
     /// The mean, and what it may err by.
@@ -89,7 +89,7 @@ impl Window {
 
     /// Squared coefficient of variation: mean over median is √(1 + cv²) for log-normal times, and
     /// near it for constant and exponential ones. Taken tick by tick, a queue cancels out, and no
-    /// single huge answer is needed to see a heavy tail.
+    /// single huge response is needed to see a heavy tail.
     pub(super) fn spread(&self) -> Option<f64> {
         let ratio = self.means_s / self.medians_s;
         ratio.is_finite().then(|| (ratio * ratio - 1.0).clamp(0.0, SPREAD_MAX))
@@ -105,7 +105,7 @@ impl Baseline {
         self.window.add(tick, median_s);
         if !self.window.enough() {
             let early =
-                self.window.answers >= RATE_EVENTS && self.window.seconds >= LASTING_SECONDS;
+                self.window.responses >= RATE_EVENTS && self.window.seconds >= LASTING_SECONDS;
             if early && self.r0_s.is_none() && self.early_s.is_none() {
                 self.early_s = Some(self.window.upper());
             }

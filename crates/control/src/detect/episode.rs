@@ -21,7 +21,7 @@ use tidegate_units::Nanos;
 pub(crate) const TAU_SECONDS_MIN: f64 = 0.3;
 
 /// Share of μ·r0 added to the target, because r0 errs low by up to a third
-/// (a heavy tail in few answers).
+/// (a heavy tail in few responses).
 const TARGET_SLACK: f64 = 0.5;
 /// Standing queue while shedding, in jobs: with one job in service, an M/M/1/16 offered twice its
 /// capacity is busy in all but 1e-5 of the time.
@@ -35,7 +35,7 @@ const QUEUE_OBJECTIVE: f64 = 0.25;
 /// the rate decides and not the ceiling, which does not know first attempts from repeated ones.
 const CEILING_QUEUES: f64 = 1.5;
 /// Turns of a proxy's loop in which an admitted request is in flight without being at the server: the proxy
-/// reads the answer in one, connects or takes a connection, sends, reads the response and reports it in others.
+/// reads the response in one, connects or takes a connection, sends, reads the response and reports it in others.
 const PROXY_TURNS: f64 = 5.0;
 /// All of them take at most so many objectives: more would leave no time for the server.
 const PROXY_OBJECTIVE: f64 = 0.25;

@@ -39,7 +39,7 @@ const WINDOW_MIN: usize = 3;
 const BLOCKS: usize = 8;
 /// Ticks before a window that tell what completions were.
 const BEFORE_TICKS_MIN: usize = 64;
-/// Share of them that is lost for an alarm; at 0.9 load it is below 1 % even where an answer takes
+/// Share of them that is lost for an alarm; at 0.9 load it is below 1 % even where a response takes
 /// 0.2 s and clients leave after 10 s.
 const LOST_SHARE: f64 = 0.25;
 /// Share of its even part of the excess that the later half must have, and the earlier.
@@ -117,8 +117,8 @@ fn lasting(history: &History, window: usize) -> bool {
     !rising && steady(history, window, all.rate())
 }
 
-/// Whether completions are below what they were, in a way that may also be a server whose answers
-/// only take longer now. It lost capacity if the window is longer than an answer takes (Little's
+/// Whether completions are below what they were, in a way that may also be a server whose responses
+/// only take longer now. It lost capacity if the window is longer than a response takes (Little's
 /// law: N/D), and completions are not on their way back.
 fn fallen(history: &History, window: usize, waiting: f64) -> bool {
     let now = history.last(window);
@@ -135,7 +135,7 @@ fn fallen(history: &History, window: usize, waiting: f64) -> bool {
     below && (now.completed < waiting || on_the_way)
 }
 
-/// Whether clients leave without an answer, or SYNs are ignored by the server: a quarter of the
+/// Whether clients leave without a response, or SYNs are ignored by the server: a quarter of the
 /// last arrivals is neither answered nor in flight.
 pub(crate) fn lossy(history: &History) -> bool {
     let last = history.since_offered(RATE_EVENTS);
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_dependency_ten_times_slower_does_not_show() {
-        // 1000/s; answers take 500 ms from some moment on: nothing for 5 ticks, then all again.
+        // 1000/s; responses take 500 ms from some moment on: nothing for 5 ticks, then all again.
         let mut ticks = vec![(100.0, 100.0); 20];
         for tick in 0..40 {
             ticks.push((100.0, if tick < 5 { 0.0 } else { 100.0 }));

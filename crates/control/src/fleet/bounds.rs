@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What an operator said of limits, and that nothing becomes tighter without signals.
 
+use crate::Cap;
 use tidegate_model::RATE_FLOOR;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_units::Rate;
@@ -12,15 +13,25 @@ pub struct Bounds {
     pub floor: Rate,
     /// A rate set by hand, or a ceiling: the limit is never above it.
     pub own: Option<Rate>,
+    /// The bucket of that rate, in admissions.
+    pub burst: u32,
+    /// No controller decides: the rate is `own`, or there is none.
+    pub by_hand: bool,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { floor: Rate::per_second(RATE_FLOOR), own: None }
+        Self { floor: Rate::per_second(RATE_FLOOR), own: None, burst: 1, by_hand: false }
     }
 }
 
 impl Bounds {
+    /// What holds whatever a controller does.
+    #[must_use]
+    pub fn cap(&self) -> Option<Cap> {
+        Some(Cap { rate: self.own?, burst: self.burst })
+    }
+
     /// A limit with the operator's own, where that is in what a controller wants: one on standby
     /// wants no limit at all.
     pub(super) fn with_own(&self, limit: Option<Rate>, wanted: Option<Rate>) -> Option<Rate> {

@@ -184,7 +184,7 @@ mod tests {
 
     fn clamp(floor: f64, own: Option<f64>) -> Clamp {
         let own = own.map(Rate::per_second);
-        let bounds = Bounds { floor: Rate::per_second(floor), own };
+        let bounds = Bounds { floor: Rate::per_second(floor), own, ..Bounds::default() };
         Clamp::new(Operator { service: bounds, buckets: vec![bounds] })
     }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Several hosts: one set of controllers for each back-end that reports, and the sum of what they admit.
+//! A service as a whole, on one host or on several: what holds whatever its controllers want; one set of controllers
+//! for each back-end that reports, and the sum of what they admit.
 //!
 //! ```text
 //!  signals ─► split ─► of back-end 1 ─► controllers 1 ─► clamp 1 ─┐
@@ -8,6 +9,7 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
+//! | `governor.rs` | a service: its controllers, and what holds whatever they do |
 //! | `steering.rs` | the controllers of a service, on this host or one set a back-end |
 //! | `backends.rs` | a round of all back-ends |
 //! | `split.rs` | what of the signals is one back-end's; the sum of limits |
@@ -20,6 +22,7 @@
 mod backends;
 mod bounds;
 mod clamp;
+mod governor;
 pub mod remote;
 mod split;
 mod steering;
@@ -33,5 +36,8 @@ pub const INHERIT: Nanos = Nanos::from_secs(3);
 pub use self::backends::Backends;
 pub use self::bounds::{Bounds, Operator, no_tighter};
 pub use self::clamp::{Basis, Clamp, INTERVAL, RELEASE_AFTER};
+pub use self::governor::{
+    Failed, Fresh, Governor, Maker, PANICS_MAX, SIGNAL_AGE_MAX, Stays, Terms,
+};
 pub use self::split::under_most_pressure;
 pub use self::steering::Steering;

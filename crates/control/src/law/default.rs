@@ -63,7 +63,7 @@ const FULL_SECONDS_MAX: f64 = 2.0;
 /// What an operator may say; nothing here depends on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefaultSpec {
-    /// What a good answer may take: 1 s. From 10 ms to 60 s.
+    /// What a good response may take: 1 s. From 10 ms to 60 s.
     pub objective: Nanos,
 }
 

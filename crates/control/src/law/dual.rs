@@ -177,6 +177,13 @@ impl Dual {
         }
     }
 
+    /// SYN policing without request rules.
+    #[must_use]
+    pub fn alone(syn: Box<dyn Controller>) -> Self {
+        let detector = Detector::of_rules(Nanos::SECOND);
+        Self::new(Vec::new(), detector, syn, Interaction::Released)
+    }
+
     /// The same with a cap.
     #[must_use]
     pub fn capped(self, cap: Option<Cap>) -> Self {

@@ -6,12 +6,10 @@ use tidegate_config::{
 };
 use tidegate_control::fleet::Bounds;
 use tidegate_control::{
-    BucketController, BucketSpec, Context, DefaultBucket, DefaultSpec, Demand, FixedBucket, Gauge,
-    Headroom, PaperBucket, PaperBucketSpec, Variant,
+    BucketController, BucketSpec, CappedBucket, DefaultBucket, DefaultSpec, FixedBucket, Gauge,
+    PaperBucket, PaperBucketSpec, Variant,
 };
-use tidegate_model::limits::BucketLimits;
-use tidegate_model::signals::Signals;
-use tidegate_units::{Nanos, Rate, Share};
+use tidegate_units::{Nanos, Share};
 
 /// The controller that a bucket's configuration names.
 #[must_use]
@@ -37,21 +35,17 @@ pub fn make_bucket(service: &ServiceConfig, config: &BucketConfig) -> Box<dyn Bu
         }
     };
     match control.ceiling {
-        Some(ceiling) => Box::new(Capped { inner, ceiling, burst: config.burst }),
+        Some(ceiling) => Box::new(CappedBucket::new(inner, ceiling, config.burst)),
         None => inner,
     }
-}
-
-/// Whether a bucket's rate is set by hand.
-pub(crate) fn is_fixed(config: &BucketConfig) -> bool {
-    config.control.name == Name::Fixed
 }
 
 /// What the operator said of a bucket's rate; it needs no signals.
 pub(super) fn bounds(config: &BucketConfig) -> Bounds {
     let control = &config.control;
-    let own = if is_fixed(config) { control.rate } else { control.ceiling };
-    Bounds { floor: config.min_rate, own }
+    let by_hand = control.name == Name::Fixed;
+    let own = if by_hand { control.rate } else { control.ceiling };
+    Bounds { floor: config.min_rate, own, burst: config.burst, by_hand }
 }
 
 fn bucket_spec(config: &BucketConfig) -> BucketSpec {
@@ -110,34 +104,15 @@ fn paper(config: &BucketConfig, bucket: BucketSpec, paper: PaperBucketSpec) -> P
     })
 }
 
-/// The operator's ceiling, which holds also while the controller sets no limit.
-struct Capped {
-    inner: Box<dyn BucketController>,
-    ceiling: Rate,
-    burst: u32,
-}
-
-impl BucketController for Capped {
-    fn tick(&mut self, signals: &Signals, bucket: usize, context: Context<'_>) -> BucketLimits {
-        let mut limits = self.inner.tick(signals, bucket, context);
-        if limits.rate.is_none_or(|rate| rate > self.ceiling) {
-            limits.rate = Some(self.ceiling);
-            limits.burst = limits.burst.max(self.burst);
-        }
-        limits
-    }
-
-    fn headroom(&self, demand: Demand, seconds: f64) -> Headroom {
-        self.inner.headroom(demand, seconds)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tidegate_config::{Registry, parse};
-    use tidegate_control::Mode;
-    use tidegate_model::signals::{BucketCounts, BucketSignals, InterfaceQueue, Reading, Times};
+    use tidegate_control::{Context, Mode};
+    use tidegate_model::signals::{
+        BucketCounts, BucketSignals, InterfaceQueue, Reading, Signals, Times,
+    };
+    use tidegate_units::Rate;
 
     fn made(bucket: &str) -> Box<dyn BucketController> {
         let text = format!(

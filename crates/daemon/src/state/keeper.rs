@@ -9,7 +9,7 @@ use super::{
     BYTES_MAX, CONTROLLER_BYTES_MAX, Commanded, Kept, KeptCommands, KeptCrowd, LIMITS_AGE_MAX,
     State, StateError, Store, decode, encode, identity,
 };
-use crate::governor::Governor;
+use crate::governed::Governed;
 use crate::overrides::Overrides;
 use crate::plane::Plane;
 use std::collections::BTreeMap;
@@ -137,10 +137,10 @@ impl Keeper {
         &mut self,
         now: Nanos,
         services: &[ServiceConfig],
-        (governors, plane): (&[Governor], &dyn Plane),
+        (governors, plane): (&[Governed], &dyn Plane),
     ) -> StateSaved {
         let saved = *self.saved.get_or_insert(now);
-        let shedding = governors.iter().map(|governor| governor.limits.why.shedding);
+        let shedding = governors.iter().map(|governor| governor.limits().why.shedding);
         let changed = self.shedding.iter().copied().ne(shedding);
         // A start is no end of shedding, and what it brought has to prove itself first.
         let begun = !self.shedding.is_empty() || now.since(saved) >= SAVE_EVERY;
@@ -159,13 +159,13 @@ impl Keeper {
     pub(crate) fn save(
         &mut self,
         services: &[ServiceConfig],
-        (governors, plane): (&[Governor], &dyn Plane),
+        (governors, plane): (&[Governed], &dyn Plane),
     ) -> StateSaved {
-        self.shedding = governors.iter().map(|governor| governor.limits.why.shedding).collect();
+        self.shedding = governors.iter().map(|governor| governor.limits().why.shedding).collect();
         let here = self.store.here();
         let kept = services.iter().zip(governors).map(|(service, governor)| {
             let controller = governor.save().filter(|value| fits(&service.name, value));
-            let limits = governor.limits.clone();
+            let limits = governor.limits().clone();
             (service.name.clone(), Kept { identity: identity(service), limits, controller })
         });
         let mut crowds = plane.kept_crowds();
@@ -203,7 +203,7 @@ fn fits(of: &str, value: &serde_json::Value) -> bool {
 pub(crate) fn take(
     keeper: Option<&mut Keeper>,
     config: &Config,
-    governors: &mut [Governor],
+    governors: &mut [Governed],
     plane: &mut dyn Plane,
 ) -> (BTreeMap<String, Restored>, Option<String>) {
     let mut found = keeper.map(Keeper::take).unwrap_or_default();
@@ -220,7 +220,7 @@ pub(crate) fn take(
 /// Gives a service what is kept of it.
 fn restore(
     service: &ServiceConfig,
-    governor: &mut Governor,
+    governor: &mut Governed,
     kept: Kept,
     age: Nanos,
 ) -> Option<Restored> {
@@ -228,10 +228,10 @@ fn restore(
         tracing::info!(service = service.name, "is configured otherwise; starts afresh");
         return None;
     }
-    let learned = kept.controller.is_some_and(|value| governor.restore(service, value, age));
+    let learned = kept.controller.is_some_and(|value| governor.restore(value, age));
     let limits = age <= LIMITS_AGE_MAX;
     if limits {
-        governor.inherit(service, kept.limits);
+        governor.inherit(service, kept.limits, None);
     }
     (learned || limits).then_some(Restored { age, limits, learned })
 }

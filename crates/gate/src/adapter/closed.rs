@@ -81,7 +81,7 @@ pub(crate) struct Closed {
     directory: Option<PathBuf>,
     told: Mutex<Told>,
     /// Why the proxy is told nothing. Apart from the rest, which is locked while names are written.
-    trouble: Mutex<Option<String>>,
+    problem: Mutex<Option<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -143,7 +143,7 @@ impl Closed {
             }
             Endpoint::Ip(_) => None,
         };
-        Self { directory, told: Mutex::default(), trouble: Mutex::default() }
+        Self { directory, told: Mutex::default(), problem: Mutex::default() }
     }
 
     /// The share by which this request was asked about, of [`PARTS`]; `None`: the proxy cannot be told any.
@@ -164,16 +164,16 @@ impl Closed {
         if let Some(directory) = &self.directory {
             let mut told = self.told();
             if told.follow(directory, slot.latest(now), open(parts)) {
-                let trouble = told.unwritten.as_ref().or(told.unheeded.as_ref()).cloned();
+                let problem = told.unwritten.as_ref().or(told.unheeded.as_ref()).cloned();
                 drop(told);
-                *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+                *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
             }
         }
     }
 
     /// Why the proxy is told nothing; `None`: nothing keeps it from looking.
-    pub(super) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn problem(&self) -> Option<String> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
@@ -462,7 +462,7 @@ mod tests {
     }
 
     /// Tenths in which nginx asks 32 times, and is to ask about a quarter. How many of them have a name, and whether
-    /// there is trouble in the end.
+    /// there is a problem in the end.
     fn asks(closed: &Closed, tenths: std::ops::Range<u64>, looks: bool) -> (usize, bool) {
         let mut named = 0;
         for tenth in tenths {
@@ -474,7 +474,7 @@ mod tests {
                 }
             }
         }
-        (named, closed.trouble().is_some())
+        (named, closed.problem().is_some())
     }
 
     #[test]
@@ -511,9 +511,9 @@ mod tests {
         assert!(fs::symlink_metadata(directory.join(name(T + 1000))).is_err());
         fs::remove_dir_all(&directory).unwrap();
         tell(&closed, slot(0, T + 1), PARTS / 2);
-        assert!(closed.trouble().is_some());
+        assert!(closed.problem().is_some());
         tell(&closed, slot(0, T + 2), PARTS / 2);
-        assert!(is_closed(&closed, slot(255, T + 10)) && closed.trouble().is_none());
+        assert!(is_closed(&closed, slot(255, T + 10)) && closed.problem().is_none());
         // Another process has written it anew.
         let theirs = directory.join(name(T + 10));
         fs::remove_file(&theirs).unwrap();
@@ -529,7 +529,7 @@ mod tests {
         File::create(dir.path().join("edge.sock.closed")).unwrap();
         tell(&closed, slot(0, T), PARTS / 2);
         assert_eq!(closed.share(slot(0, T + 3)), Some(PARTS));
-        assert!(closed.trouble().unwrap().contains("cannot be written"));
+        assert!(closed.problem().unwrap().contains("cannot be written"));
         let remote = Closed::beside(&Endpoint::Ip("127.0.0.1:9470".parse().unwrap()));
         tell(&remote, slot(0, T), PARTS / 2);
         assert_eq!(remote.share(slot(0, T)), None, "it cannot look there");

@@ -188,7 +188,7 @@ impl Adapters {
     #[must_use]
     pub fn untold(&self) -> Vec<Option<String>> {
         let all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().map(|told| told.closed.trouble()).collect()
+        all.iter().map(|told| told.closed.problem()).collect()
     }
 }
 

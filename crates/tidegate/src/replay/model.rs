@@ -3,14 +3,13 @@
 
 use super::args::{ServerArgs, ShapeName};
 use tidegate_config::{Config, Refusal, ServiceConfig};
-use tidegate_control::{Controller, Measured, Mode};
+use tidegate_control::Mode;
 use tidegate_daemon::controllers;
 use tidegate_model::limits::ServiceLimits;
-use tidegate_model::signals::Signals;
 use tidegate_policy::{Action, Policy};
 use tidegate_sim::world::gate::{GateSpec, PolicyLimits};
 use tidegate_sim::world::server::{ServerSpec, Work};
-use tidegate_sim::world::{AnswerCaps, Protection};
+use tidegate_sim::world::{Protection, ReplyCaps};
 use tidegate_workload::Shape;
 
 /// Standard deviation over mean of a heavy service time.
@@ -62,7 +61,7 @@ pub(crate) fn protection(
     };
     let gate = GateSpec {
         params: Some(Box::new(make)),
-        answers: Some(AnswerCaps {
+        replies: Some(ReplyCaps {
             all: config.replies.rst_per_second,
             proved: config.replies.rst_per_second_proved,
             cpus,
@@ -70,26 +69,8 @@ pub(crate) fn protection(
         }),
         ..GateSpec::new(policy, action, Mode::Enforce)
     };
-    let controller = Governed {
-        controller: controllers::make(service),
-        measured: Measured::default(),
-        service: service.clone(),
-    };
-    Ok(Protection { controller: Box::new(controller), gate })
-}
-
-/// A controller whose limits become those of a service as in the daemon.
-struct Governed {
-    controller: Box<dyn Controller>,
-    measured: Measured,
-    service: ServiceConfig,
-}
-
-impl Controller for Governed {
-    fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits {
-        let wanted = self.controller.tick(signals, mode);
-        controllers::of_service(&self.service, &mut self.measured, signals, wanted)
-    }
+    let (controller, terms) = (controllers::make(service), controllers::terms(service));
+    Ok(Protection { controller, terms, gate })
 }
 
 #[cfg(test)]

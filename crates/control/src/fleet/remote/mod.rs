@@ -13,6 +13,7 @@
 //! | `authority.rs` | who may limit what, and which messages count |
 //! | `held.rs` | one limit where it is enforced: clamped, and opened in steps after it expired |
 //! | `inbound.rs` | all limits of a control node, and what they make of its services |
+//! | `join.rs` | own limits and those of peers: the tighter one holds |
 //! | `divide.rs` | one rate for several control nodes |
 //! | `feedback.rs` | what a server sends: its own limit, and how it grows back |
 //! | `answer.rs` | what an overloaded server answers to congested routers (NetDraino) |
@@ -28,6 +29,7 @@ mod divide;
 mod feedback;
 mod held;
 mod inbound;
+pub mod join;
 mod pushed;
 mod requests;
 mod uncounted;

@@ -5,7 +5,7 @@
 //! When the service is overloaded, by what its detector says (two families agree; see ../../detect),
 //! **and** the bucket's own resource is used up. An overload by something else is not this bucket's.
 //!
-//! The interface is the exception: a full one shows neither in jobs in flight (an answer that has
+//! The interface is the exception: a full one shows neither in jobs in flight (a response that has
 //! begun is answered) nor in the CPU. There the two families are the queue, which has stood for half a
 //! second, and the resource: what is sent is steady. A link whose queue is never empty is used up,
 //! whatever its capacity.

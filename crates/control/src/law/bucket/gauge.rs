@@ -9,7 +9,7 @@ use tidegate_units::{Nanos, Share};
 pub enum Gauge {
     /// CPU used of what the service may use.
     Cpu,
-    /// Queue of the interfaces that answers leave by, of its limit.
+    /// Queue of the interfaces that responses leave by, of its limit.
     Bandwidth,
     /// Share of time in which a task waited for memory (PSI).
     Memory,
@@ -21,17 +21,17 @@ pub enum Gauge {
     InFlight(u32),
     /// Share of time in which a task waited for the CPU (PSI).
     CpuPressure,
-    /// Mean time to the first byte of the bucket's answers, of this long.
+    /// Mean time to the first byte of the bucket's responses, of this long.
     FirstByte(Nanos),
-    /// Mean time to the last byte of the bucket's answers, of this long.
+    /// Mean time to the last byte of the bucket's responses, of this long.
     ResponseTime(Nanos),
-    /// Connections of the service that wait for an answer, of this many.
+    /// Connections of the service that wait for a response, of this many.
     Waiting(u32),
     /// Bytes per second that are sent, of this many.
     BytesSent(u64),
 }
 
-/// An answer that takes longer than this multiple of what it may is only too late.
+/// A response that takes longer than this multiple of what it may is only too late.
 const LATE_MAX: f64 = 2.0;
 
 impl Gauge {
@@ -94,7 +94,7 @@ impl Gauge {
 
     /// The level that the paper's laws aim at. Ours are those that the paper does not name: memory, where
     /// any waiting is slow for everybody; disk; an accept queue as in its SYN controller; half of the
-    /// time for waiting for the CPU, half of what an answer may take; all of a number.
+    /// time for waiting for the CPU, half of what a response may take; all of a number.
     pub(crate) const fn reference(self) -> f64 {
         match self {
             Self::Cpu => 0.90,
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(Gauge::AcceptQueue.level(&s, 0), None);
     }
 
-    /// Means of the objective; without answers they are nothing while nobody waits, and unknown else.
+    /// Means of the objective; without responses they are nothing while nobody waits, and unknown else.
     #[test]
     fn times_are_shares_of_the_objective() {
         let objective = Nanos::from_millis(500);

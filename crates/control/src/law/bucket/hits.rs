@@ -80,7 +80,7 @@ impl Hits {
         self.rate(|tick| tick.offered)
     }
 
-    /// Answers per second, likewise.
+    /// Responses per second, likewise.
     pub(crate) fn ended_per_second(&self) -> Option<f64> {
         self.rate(|tick| tick.ended)
     }

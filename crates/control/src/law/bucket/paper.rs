@@ -12,7 +12,7 @@
 //! saw oscillations. The level is that of the last second, as in the paper, whatever the interval: a
 //! tenth of a second at 100 % is no overload.
 //!
-//! **PD** is for a queue: that of the interface which the answers leave by, in percent of its limit,
+//! **PD** is for a queue: that of the interface which the responses leave by, in percent of its limit,
 //! because the paper's queue holds 100 packets. The derivative acts on the error, as in syn.rs, though
 //! the paper prints a plus. Held while the queue is below its reference and its length (in whole
 //! percent: the paper's kernel has integers) has not changed.
@@ -282,7 +282,7 @@ mod tests {
         let slow = (0..3).map(|_| rate(Some(20), 20)).last().flatten();
         assert!(slow.is_some_and(|rate| rate < 50.0), "{slow:?}");
         for second in 0..60 {
-            assert_eq!(rate(Some(0), 500), slow, "{second} s without an answer");
+            assert_eq!(rate(Some(0), 500), slow, "{second} s without a response");
         }
         let lost = (0..60).map(|_| rate(None, 500)).last().flatten();
         assert_eq!(lost, None);

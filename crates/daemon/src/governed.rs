@@ -1,33 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One service in the owner's hands: its controller, and what holds whatever the controller does.
+//! One service in the owner's hands: from its configuration to its governor, and what is told of its connections.
 //!
-//! A controller is arithmetic on whatever the world measured. It may panic, and then only its own
-//! service is released: the heartbeat and the other services go on. What panics elsewhere in the
-//! owner ends the process, and the lease opens: that is the honest thing for a bug of unknown
-//! reach.
+//! What holds of its limits whatever its controllers want is [`tidegate_control::fleet::Governor`].
 
 use crate::backends;
-use crate::controllers;
+use crate::controllers::{self, terms};
 use crate::keep_alive::KeepAlive;
 use crate::pooled::Pooled;
 use crate::silent::{is_known, remedy};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_config::{BucketConfig, ServiceConfig, SynPolicing};
-use tidegate_control::fleet::{Steering, no_tighter};
+use tidegate_control::fleet::{Failed, Fresh, Governor, SIGNAL_AGE_MAX, Stays, Steering};
 use tidegate_control::{
-    BucketController, Controller, Detector, Dual, HeldWorkers, Holders, Interaction, Measured,
-    Misfire, Misfired, Mode, signals_fresh,
+    BucketController, Controller, Detector, HeldWorkers, Holders, Interaction, Misfired, Mode,
 };
-use tidegate_model::limits::{BucketLimits, ServiceLimits, Why};
+use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_model::sources::SourceUse;
 use tidegate_sense::Sensed;
 use tidegate_units::Nanos;
-
-/// After so many panics a controller is not started again until the next reload.
-const PANICS_MAX: u32 = 3;
-/// A reading older than this is no reason to tighten.
-pub const SIGNAL_AGE_MAX: Nanos = Nanos::from_secs(3);
 
 /// How controllers are made.
 #[derive(Clone, Copy)]
@@ -39,39 +29,41 @@ pub struct Makers {
 }
 
 impl Makers {
-    fn dual(self, config: &ServiceConfig) -> Dual {
+    fn fresh(self, config: &ServiceConfig) -> Fresh {
         let buckets = buckets_of(config).iter().map(|bucket| (self.bucket)(config, bucket));
-        let detector = Detector::of_rules(config.objective);
-        let dual =
-            Dual::new(buckets.collect(), detector, (self.service)(config), interaction(config));
-        dual.capped(controllers::cap(config))
+        Fresh {
+            buckets: buckets.collect(),
+            detector: Detector::of_rules(config.objective),
+            service: (self.service)(config),
+            interaction: interaction(config),
+            cap: controllers::operator(config).service.cap(),
+        }
     }
 
     fn steering(self, config: &ServiceConfig) -> Steering {
         let of = config.clone();
-        match backends::make(config, move || self.dual(&of)) {
+        match backends::make(config, move || self.fresh(&of).dual()) {
             Some(backends) => Steering::Fleet(backends),
-            None => Steering::Host(Box::new(self.dual(config))),
+            None => Steering::Host(Box::new(self.fresh(config).dual())),
         }
+    }
+
+    fn maker(self, config: &ServiceConfig) -> Box<dyn Fn() -> Steering + Send> {
+        let of = config.clone();
+        Box::new(move || self.steering(&of))
     }
 }
 
-/// A service and its controllers.
-pub(crate) struct Governor {
-    pub(crate) limits: ServiceLimits,
-    steering: Steering,
+/// A service, its controllers, and what is known of its connections.
+pub(crate) struct Governed {
+    governor: Governor,
     make: Makers,
-    panics: u32,
-    /// What its policies need beside a rate.
-    measured: Measured,
     /// What the service's connections carry.
-    pub(crate) pooled: Pooled,
+    pooled: Pooled,
     /// Who holds its workers with silent connections.
     pub(crate) holders: Holders,
     /// For how long idle connections have held them.
     keep_alive: KeepAlive,
-    /// Whether what is refused does harm and no good.
-    misfire: Misfire,
 }
 
 fn interaction(config: &ServiceConfig) -> Interaction {
@@ -85,74 +77,60 @@ fn buckets_of(config: &ServiceConfig) -> &[BucketConfig] {
     config.requests.as_ref().map_or(&[], |requests| &requests.buckets)
 }
 
-impl Governor {
+/// What of the controllers stays where a configuration becomes another one; `None`: all of them.
+fn stays(before: &ServiceConfig, after: &ServiceConfig) -> Option<Stays> {
+    let objective = before.objective == after.objective;
+    let service = objective && before.control == after.control;
+    let rules =
+        interaction(before) == interaction(after) && buckets_of(before) == buckets_of(after);
+    if service && rules {
+        return None;
+    }
+    let place =
+        |bucket| buckets_of(before).iter().position(|was| was == bucket).filter(|_| objective);
+    let buckets = buckets_of(after).iter().map(place).collect();
+    Some(Stays { service, detector: objective, buckets })
+}
+
+impl Governed {
     pub(crate) fn new(config: &ServiceConfig, make: Makers) -> Self {
         Self {
-            limits: ServiceLimits::default(),
-            steering: make.steering(config),
+            governor: Governor::new(make.maker(config)),
             make,
-            panics: 0,
-            measured: Measured::default(),
             pooled: Pooled::default(),
             holders: Holders::default(),
             keep_alive: KeepAlive::default(),
-            misfire: Misfire::default(),
         }
     }
 
-    /// The governor of the same service under another configuration: every controller whose
-    /// configuration stays keeps what it has learned, and its limit.
-    pub(crate) fn follow(mut self, before: &ServiceConfig, after: &ServiceConfig) -> Self {
-        // A reload starts a controller again that failed too often.
-        self.panics = 0;
+    /// The same service under another configuration: every controller whose configuration stays keeps what it has
+    /// learned, and its limit. A reload starts a controller again that failed too often.
+    pub(crate) fn follow(self, before: &ServiceConfig, after: &ServiceConfig) -> Self {
         let make = self.make;
         if before.backends != after.backends {
             return Self::new(after, make);
         }
-        let objective = before.objective == after.objective;
-        let same = objective
-            && before.control == after.control
-            && interaction(before) == interaction(after)
-            && buckets_of(before) == buckets_of(after);
-        if same {
-            return self;
-        }
-        // Every back-end has all controllers: they are made anew together.
-        let Steering::Host(mut dual) = self.steering else { return Self::new(after, make) };
-        let syn_stays = objective && before.control == after.control;
-        let mut old: Vec<_> = dual.take_buckets().into_iter().map(Some).collect();
-        let mut limits = if syn_stays { self.limits.clone() } else { ServiceLimits::default() };
-        limits.buckets = Vec::new();
-        let mut buckets = Vec::new();
-        for bucket in buckets_of(after) {
-            let place = buckets_of(before).iter().position(|was| was == bucket && objective);
-            let kept = place.and_then(|place| old.get_mut(place)?.take());
-            let decided = place.filter(|_| kept.is_some());
-            limits.buckets.push(
-                decided.and_then(|at| self.limits.buckets.get(at).cloned()).unwrap_or_default(),
-            );
-            buckets.push(kept.unwrap_or_else(|| (make.bucket)(after, bucket)));
-        }
-        let dual = if syn_stays {
-            let sheds = self.limits.rate.is_some() && self.limits.why.shedding;
-            dual.with_buckets(buckets, interaction(after), sheds)
-        } else {
-            let detector =
-                if objective { dual.into_detector() } else { Detector::of_rules(after.objective) };
-            Dual::new(buckets, detector, (make.service)(after), interaction(after))
+        let governor = match stays(before, after) {
+            None => self.governor.again(),
+            Some(_) if !after.backends.is_empty() => return Self::new(after, make),
+            Some(stays) => self.governor.follow(make.maker(after), make.fresh(after), &stays),
         };
-        let steering = Steering::Host(Box::new(dual.capped(controllers::cap(after))));
-        Self { limits, steering, ..self }
+        Self { governor, ..self }
+    }
+
+    /// Its limits since the last tick.
+    pub(crate) const fn limits(&self) -> &ServiceLimits {
+        &self.governor.limits
+    }
+
+    /// What is said of its limits, or holds beside them.
+    pub(crate) const fn limits_mut(&mut self) -> &mut ServiceLimits {
+        &mut self.governor.limits
     }
 
     /// Lifts all limits for this reason, but for what an operator set by hand.
     pub(crate) fn release(&mut self, config: &ServiceConfig, now: Nanos, why: &str) {
-        let what = match controllers::cap(config) {
-            Some(cap) => format!("only the operator's cap of {} holds", cap.rate),
-            None => "everything passes".into(),
-        };
-        let limits = released(now, &format!("{why}: {what}"));
-        self.limits = controllers::of_operator(config, limits);
+        self.governor.release(&terms(config), now, why);
     }
 
     /// The limits for the next tick; an error when a controller failed and the service was
@@ -163,32 +141,7 @@ impl Governor {
         signals: &Signals,
         mode: Mode,
     ) -> Result<(), String> {
-        if self.panics >= PANICS_MAX {
-            return Err(format!(
-                "its controller failed {PANICS_MAX} times; released until a reload"
-            ));
-        }
-        let rules = config.requests.as_ref().map(|requests| requests.mode_within(config.mode));
-        let shadow = rules == Some(tidegate_model::Mode::Shadow);
-        let ticked = catch_unwind(AssertUnwindSafe(|| self.steering.tick(signals, mode, shadow)));
-        let Ok(mut limits) = ticked else {
-            self.panics += 1;
-            self.steering = self.make.steering(config);
-            self.release(config, signals.now, "the controller failed");
-            return Err(
-                "its controller failed and was started anew; everything passes but for what \
-                an operator's cap refuses"
-                    .into(),
-            );
-        };
-        limits = controllers::of_service(config, &mut self.measured, signals, limits);
-        if !signals_fresh(signals, SIGNAL_AGE_MAX) {
-            // The controller should not tighten by old signals. It may not, whatever it thinks.
-            let (operator, back_ends) = (controllers::operator(config), config.backends.len());
-            limits = no_tighter(&limits, &self.limits, &operator, back_ends);
-        }
-        self.limits = limits;
-        Ok(())
+        self.governor.tick(&terms(config), signals, mode).map_err(Failed::text)
     }
 
     /// Takes a look at the service's sources, where there was one, and says what is to be told of
@@ -216,60 +169,49 @@ impl Governor {
         silent.into_iter().chain(idle).chain(limit).collect()
     }
 
-    /// Whether what is refused does harm and no good. What an operator's own limit refuses is none of that.
+    /// Which layer would help, where refusing connections is the wrong one.
+    pub(crate) fn layer(&mut self, signals: &Signals, has_rules: bool) -> Option<String> {
+        self.pooled.see(signals, &self.governor.limits);
+        self.pooled.advice(self.governor.limits.why.shedding, has_rules)
+    }
+
+    /// Whether what is refused does harm and no good.
     pub(crate) fn misfires(
         &mut self,
         config: &ServiceConfig,
         signals: &Signals,
     ) -> Option<Misfired> {
-        let mut seen = signals.clone();
-        if config.mode == tidegate_model::Mode::Shadow
-            && let Some(counts) = &mut seen.balance.counts
-        {
-            // Nothing is really refused: this is what is usual.
-            counts.value.refused = 0;
-        }
-        let found = self.misfire.see(&seen, &self.limits.why, !config.canary.is_all());
-        let cap = controllers::cap(config).zip(self.limits.rate);
-        let by_hand = config.control.name == controllers::FIXED
-            || cap.is_some_and(|(cap, rate)| rate >= cap.rate);
-        found.filter(|_| !by_hand)
+        self.governor.misfires(&terms(config), signals)
     }
 
-    /// Where the owner begins after a take-over: with what its predecessor had decided. Buckets
-    /// have no names there: where their number is another, they are others.
-    pub(crate) fn inherit(&mut self, config: &ServiceConfig, mut limits: ServiceLimits) {
-        if limits.buckets.len() != buckets_of(config).len() {
-            limits.buckets.clear();
-        }
-        self.limits = limits;
+    /// Where the owner begins after a take-over: with what its predecessor had decided, which stays until then.
+    pub(crate) fn inherit(
+        &mut self,
+        config: &ServiceConfig,
+        limits: ServiceLimits,
+        until: Option<Nanos>,
+    ) {
+        self.governor.inherit(&terms(config), limits, until);
+    }
+
+    /// The limits of a predecessor stay no longer.
+    pub(crate) fn forget_predecessor(&mut self) {
+        self.governor.forget_predecessor();
     }
 
     /// What its controller has learned.
     pub(crate) fn save(&self) -> Option<serde_json::Value> {
-        catch_unwind(AssertUnwindSafe(|| self.steering.save())).unwrap_or_default()
+        self.governor.save()
     }
 
     /// Gives it to the controller; false: it begins afresh.
-    pub(crate) fn restore(
-        &mut self,
-        config: &ServiceConfig,
-        value: serde_json::Value,
-        age: Nanos,
-    ) -> bool {
-        let restored = catch_unwind(AssertUnwindSafe(|| self.steering.restore(value, age)));
-        restored.unwrap_or_else(|_| {
-            // Half of it may have been taken.
-            self.steering = self.make.steering(config);
-            false
-        })
+    pub(crate) fn restore(&mut self, value: serde_json::Value, age: Nanos) -> bool {
+        self.governor.restore(value, age)
     }
 
-    /// Whether it has no word yet against what was in force before the start: it sees and does not
-    /// shed, and the rate is not one that an operator set.
+    /// Whether it has no word yet against what was in force before the start.
     pub(crate) fn is_undecided(&self, config: &ServiceConfig, signals: &Signals) -> bool {
-        let fixed = config.control.name == controllers::FIXED;
-        signals_fresh(signals, SIGNAL_AGE_MAX) && !fixed && !self.limits.why.shedding
+        self.governor.is_undecided(&terms(config), signals)
     }
 
     /// The same of its request buckets: which.
@@ -278,53 +220,15 @@ impl Governor {
         config: &ServiceConfig,
         signals: &Signals,
     ) -> Vec<usize> {
-        let sees = signals_fresh(signals, SIGNAL_AGE_MAX);
-        let buckets = self.limits.buckets.iter().zip(buckets_of(config)).enumerate();
-        let undecided = buckets.filter(|(_, (limits, config))| {
-            sees && !controllers::is_fixed(config) && !limits.why.shedding
-        });
-        undecided.map(|(bucket, _)| bucket).collect()
+        self.governor.undecided_buckets(&terms(config), signals)
     }
-
-    /// Goes back to what was decided before, for buckets only where that is known.
-    pub(crate) fn keep(&mut self, before: ServiceLimits) {
-        let buckets = std::mem::take(&mut self.limits.buckets);
-        self.limits = before;
-        if self.limits.buckets.len() != buckets.len() {
-            self.limits.buckets = buckets;
-        }
-    }
-}
-
-/// No limits, with the reason.
-pub(crate) fn released(now: Nanos, text: &str) -> ServiceLimits {
-    let text = text.into();
-    let why = Why { shedding: false, since: now, alarmed: Vec::new(), cause: None, text };
-    ServiceLimits { burst: 1, why, ..ServiceLimits::default() }
-}
-
-/// Whether the dataplane has to be told: the reasons alone are not written.
-pub(crate) fn same(a: &ServiceLimits, b: &ServiceLimits) -> bool {
-    let bucket = |(a, b): (&BucketLimits, &BucketLimits)| {
-        (a.rate, a.loss) == (b.rate, b.loss) && a.burst == b.burst && a.reserve == b.reserve
-    };
-    (a.rate, a.loss, a.per_request) == (b.rate, b.loss, b.per_request)
-        && a.burst == b.burst
-        && (a.waiting_max, a.waiting_low, a.pending) == (b.waiting_max, b.waiting_low, b.pending)
-        && a.onset == b.onset
-        && a.accept_queue_max_q10 == b.accept_queue_max_q10
-        && a.source_max == b.source_max
-        && (a.min_rate, a.copies, a.until) == (b.min_rate, b.copies, b.until)
-        && a.datagrams == b.datagrams
-        && a.requests == b.requests
-        && a.reserve == b.reserve
-        && a.buckets.len() == b.buckets.len()
-        && a.buckets.iter().zip(&b.buckets).all(bucket)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_control::fleet::{PANICS_MAX, no_tighter};
+    use tidegate_model::limits::{BucketLimits, Why};
     use tidegate_model::signals::{Counts, Reading};
     use tidegate_units::Rate;
 
@@ -365,9 +269,9 @@ services:
             let control = format!("mode: enforce\n    control: {{{service}}}");
             let config = parsed(&text.replace("mode: enforce", &control));
             let make = Makers { service: controllers::make, bucket: controllers::make_bucket };
-            let mut governor = Governor::new(&config, make);
+            let mut governor = Governed::new(&config, make);
             governor.release(&config, Nanos::SECOND, "the controller failed");
-            let limits = &governor.limits;
+            let limits = governor.limits();
             let of_bucket = limits.buckets.first();
             let found = [limits.rate, of_bucket.and_then(|bucket| bucket.rate)];
             let found = found.map(|rate| rate.map(Rate::get));
@@ -458,12 +362,12 @@ services:
             ))
         };
         let mut before = config("");
-        let mut governor = Governor::new(&before, shedding());
+        let mut governor = Governed::new(&before, shedding());
         for (at, after) in [rules(1), rules(2), config("")].into_iter().enumerate() {
             for n in 0..3 {
                 let signals = crowd(10 * at as u64 + n);
                 governor.tick(&before, &signals, Mode::Enforce).unwrap();
-                assert_eq!(governor.limits.rate.map(Rate::get), Some(5.0), "{at}: {n}");
+                assert_eq!(governor.limits().rate.map(Rate::get), Some(5.0), "{at}: {n}");
             }
             governor = governor.follow(&before, &after);
             before = after;
@@ -473,7 +377,7 @@ services:
     #[test]
     fn a_controller_that_failed_too_often_is_started_by_a_reload() {
         let config = shop("    backends: [{peer: b1, service: shop}]\n", "");
-        let mut governor = Governor::new(&config, shedding());
+        let mut governor = Governed::new(&config, shedding());
         let broken = Signals::default();
         for _ in 0..=PANICS_MAX {
             assert!(governor.tick(&config, &broken, Mode::Enforce).is_err());
@@ -489,9 +393,9 @@ services:
         let before = shop("", "");
         let decided = Some(Rate::per_second(77.0));
         let kept = |from: &str, to: &str| {
-            let mut governor = Governor::new(&before, make);
-            governor.limits.rate = decided;
-            governor.follow(&before, &shop(from, to)).limits.rate == decided
+            let mut governor = Governed::new(&before, make);
+            governor.limits_mut().rate = decided;
+            governor.follow(&before, &shop(from, to)).limits().rate == decided
         };
         for (from, to) in [
             ("mode: enforce", "mode: shadow"),

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 use tidegate_policy::{Action, BucketSpec, Event, Params, State, VerdictKind, admit};
 use tidegate_units::{Nanos, Rate};
 
-/// Part of a second's answers that may go out at once.
+/// Part of a second's replies that may go out at once.
 const BURST_SHARE: u32 = 4;
-/// Part of a CPU's answers beyond the cap that one source takes at most.
+/// Part of a CPU's replies beyond the cap that one source takes at most.
 const SOURCE_SHARE: u64 = 4;
 /// How long a handshake proves that a source receives at its address.
 const PROVED_FOR: Nanos = Nanos::from_secs(300);
@@ -17,7 +17,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// Most RSTs that are sent; what is above is dropped silently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnswerCaps {
+pub struct ReplyCaps {
     /// Per second and CPU, to anybody; 0: none at all.
     pub all: u32,
     /// Per second and CPU beyond that, to proved sources. Where clients have no addresses
@@ -29,7 +29,7 @@ pub struct AnswerCaps {
     pub sources: u32,
 }
 
-/// A bucket of answers.
+/// A bucket of responses.
 struct Bucket {
     params: Params,
     state: State,
@@ -51,14 +51,14 @@ impl Bucket {
 /// What is known of a source.
 struct Source {
     proved: Nanos,
-    /// Its own answers are used up to here.
+    /// Its own replies are used up to here.
     answered: Option<Nanos>,
 }
 
 /// What may still be answered.
-pub(super) struct Answers {
-    caps: AnswerCaps,
-    /// Without a rate there is no bucket: no answer at all.
+pub(super) struct Replies {
+    caps: ReplyCaps,
+    /// Without a rate there is no bucket: no response at all.
     all: Option<Bucket>,
     proved: Option<Bucket>,
     sources: BTreeMap<u64, Source>,
@@ -66,8 +66,8 @@ pub(super) struct Answers {
     order: VecDeque<(u64, Nanos)>,
 }
 
-impl Answers {
-    pub(super) fn new(caps: AnswerCaps) -> Self {
+impl Replies {
+    pub(super) fn new(caps: ReplyCaps) -> Self {
         let bucket = |per_second: u32| Bucket::new(per_second.saturating_mul(caps.cpus));
         let all = bucket(caps.all);
         let proved = all.is_some().then(|| bucket(caps.proved)).flatten();
@@ -108,7 +108,7 @@ impl Answers {
         self.proved.as_mut().is_some_and(|proved| proved.allow(now))
     }
 
-    /// Takes one of a source's own answers.
+    /// Takes one of a source's own replies.
     fn share(&mut self, now: Nanos, source: u64) -> bool {
         let rate = u64::from(self.caps.proved);
         let Some(known) = self.sources.get_mut(&source).filter(|_| rate > 0) else { return false };
@@ -131,65 +131,65 @@ impl Answers {
 mod tests {
     use super::*;
 
-    const CAPS: AnswerCaps = AnswerCaps { all: 4, proved: 40, cpus: 1, sources: 16 };
+    const CAPS: ReplyCaps = ReplyCaps { all: 4, proved: 40, cpus: 1, sources: 16 };
     /// One that has used the first bucket up.
-    fn capped(caps: AnswerCaps) -> Answers {
-        let mut answers = Answers::new(caps);
-        drain(&mut answers, START);
-        answers
+    fn capped(caps: ReplyCaps) -> Replies {
+        let mut replies = Replies::new(caps);
+        drain(&mut replies, START);
+        replies
     }
 
     const START: Nanos = Nanos::from_secs(1_000);
 
-    fn drain(answers: &mut Answers, now: Nanos) {
-        while answers.allow(now, None, false) {}
+    fn drain(replies: &mut Replies, now: Nanos) {
+        while replies.allow(now, None, false) {}
     }
 
-    fn count(answers: &mut Answers, now: Nanos, source: u64) -> usize {
-        (0..100).filter(|_| answers.allow(now, Some(source), false)).count()
+    fn count(replies: &mut Replies, now: Nanos, source: u64) -> usize {
+        (0..100).filter(|_| replies.allow(now, Some(source), false)).count()
     }
 
     #[test]
     fn beyond_the_cap_the_proved_are_answered_lately_and_not_in_a_flood() {
-        let mut answers = capped(CAPS);
-        assert_eq!(count(&mut answers, START, 1), 0, "not proved");
-        answers.note(START, Some(1));
-        assert!(!answers.allow(START, Some(1), true), "a flood");
-        assert_eq!(count(&mut answers, START, 1), 2, "a source's share of a quarter of a second");
-        assert_eq!(count(&mut answers, START, 2), 0);
-        answers.note(START, None);
-        assert!(!answers.allow(START, None, false), "no address");
+        let mut replies = capped(CAPS);
+        assert_eq!(count(&mut replies, START, 1), 0, "not proved");
+        replies.note(START, Some(1));
+        assert!(!replies.allow(START, Some(1), true), "a flood");
+        assert_eq!(count(&mut replies, START, 1), 2, "a source's share of a quarter of a second");
+        assert_eq!(count(&mut replies, START, 2), 0);
+        replies.note(START, None);
+        assert!(!replies.allow(START, None, false), "no address");
         for (after, told) in [(PROVED_FOR, true), (PROVED_FOR + Nanos(1), false)] {
-            let mut answers = capped(CAPS);
-            answers.note(START, Some(1));
-            drain(&mut answers, START + after);
-            assert_eq!(answers.allow(START + after, Some(1), false), told, "{after}");
+            let mut replies = capped(CAPS);
+            replies.note(START, Some(1));
+            drain(&mut replies, START + after);
+            assert_eq!(replies.allow(START + after, Some(1), false), told, "{after}");
         }
     }
 
     #[test]
     fn the_second_cap_holds_for_all_cpus_together() {
         for cpus in [1, 2] {
-            let mut answers = capped(AnswerCaps { cpus, ..CAPS });
-            (1..=15).for_each(|source| answers.note(START, Some(source)));
-            let sum: usize = (1..=15).map(|source| count(&mut answers, START, source)).sum();
+            let mut replies = capped(ReplyCaps { cpus, ..CAPS });
+            (1..=15).for_each(|source| replies.note(START, Some(source)));
+            let sum: usize = (1..=15).map(|source| count(&mut replies, START, source)).sum();
             assert_eq!(sum, 10 * cpus as usize);
         }
-        for caps in [AnswerCaps { proved: 0, ..CAPS }, AnswerCaps { all: 0, ..CAPS }] {
-            let mut answers = capped(caps);
-            answers.note(START, Some(1));
-            assert_eq!(count(&mut answers, START, 1), 0, "{caps:?}");
+        for caps in [ReplyCaps { proved: 0, ..CAPS }, ReplyCaps { all: 0, ..CAPS }] {
+            let mut replies = capped(caps);
+            replies.note(START, Some(1));
+            assert_eq!(count(&mut replies, START, 1), 0, "{caps:?}");
         }
     }
 
     #[test]
     fn the_last_who_came_are_remembered() {
-        let mut answers = capped(AnswerCaps { proved: 4_000, sources: 3, ..CAPS });
+        let mut replies = capped(ReplyCaps { proved: 4_000, sources: 3, ..CAPS });
         for (at, source) in [1, 2, 3, 1, 4, 5].into_iter().enumerate() {
-            answers.note(START + Nanos(at as u64), Some(source));
+            replies.note(START + Nanos(at as u64), Some(source));
         }
-        let known = |source| answers.sources.contains_key(&source);
+        let known = |source| replies.sources.contains_key(&source);
         assert_eq!([1, 2, 3, 4, 5].map(known), [true, false, false, true, true]);
-        assert_eq!(answers.order.len(), 3);
+        assert_eq!(replies.order.len(), 3);
     }
 }

@@ -5,11 +5,12 @@ use super::grpc::field;
 use super::sockets::{HEADERS, Proxy, token};
 use std::cell::RefCell;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixDatagram, UnixStream};
+use tokio::net::{UdpSocket, UnixDatagram, UnixStream};
 use tokio::task::spawn_local;
 
 /// How nginx names the parts of the client's request.
@@ -25,7 +26,7 @@ const EXPORT: Duration = Duration::from_millis(50);
 #[derive(Clone)]
 enum Reports {
     Nginx(Rc<UnixDatagram>),
-    Caddy(Rc<UnixDatagram>),
+    Caddy(Rc<UdpSocket>),
     /// Records that the next export takes.
     Traefik(Rc<RefCell<Vec<u8>>>),
 }
@@ -56,8 +57,10 @@ impl Http {
         Ok(Self::new(path, NGINX, Reports::Nginx(socket(log)?)))
     }
 
-    pub(crate) fn caddy(path: &Path, log: &Path) -> io::Result<Self> {
-        Ok(Self::new(path, FORWARD_AUTH, Reports::Caddy(socket(log)?)))
+    pub(crate) async fn caddy(path: &Path, log: SocketAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind((log.ip(), 0)).await?;
+        socket.connect(log).await?;
+        Ok(Self::new(path, FORWARD_AUTH, Reports::Caddy(Rc::new(socket))))
     }
 
     pub(crate) fn traefik(path: &Path) -> Self {

@@ -4,6 +4,7 @@
 use super::{grpc::Grpc, http::Http, spop::Spop};
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ pub(crate) fn run() {
     }
 }
 
-fn config(dir: &Path) -> Config {
+fn config(dir: &Path, caddy: SocketAddr) -> Config {
     let at = |file: &str| format!("unix:{}", dir.join(file).display());
     let gateway = |name: &str, adapter: &str, completions: &str| {
         format!(
@@ -61,7 +62,7 @@ fn config(dir: &Path) -> Config {
         "services: {{shop: {{mode: enforce}}}}\ngateways:\n{}{}{}{}{}",
         gateway("haproxy", "haproxy", &apart("haproxy")),
         gateway("nginx", "nginx", &apart("nginx")),
-        gateway("caddy", "caddy", &apart("caddy")),
+        gateway("caddy", "caddy", &format!(", completions: '{caddy}'")),
         gateway("traefik", "traefik", ""),
         gateway("envoy", "envoy", ""),
     );
@@ -75,7 +76,8 @@ fn measure(dir: &Path) -> io::Result<()> {
         "adapter            verdicts          decisions/s   CPU of the gate   at 5,000/s: p50       p99       longest"
     );
     for (name, rate) in [("all admitted", 1e9), ("9 of 10 refused", 500.0)] {
-        let config = config(dir);
+        let caddy = free_port()?;
+        let config = config(dir, caddy);
         let gate = Arc::new(Gate::new(&config, 1));
         let limits = ServiceLimits {
             rate: Some(Rate::per_second(rate)),
@@ -96,7 +98,7 @@ fn measure(dir: &Path) -> io::Result<()> {
             let haproxy = Spop::connect(&at("haproxy"), &logs("haproxy")).await?;
             row("haproxy (SPOP)", name, haproxy).await?;
             row("nginx", name, Http::nginx(&at("nginx"), &logs("nginx"))?).await?;
-            row("caddy", name, Http::caddy(&at("caddy"), &logs("caddy"))?).await?;
+            row("caddy", name, Http::caddy(&at("caddy"), caddy).await?).await?;
             row("traefik", name, Http::traefik(&at("traefik"))).await?;
             row("envoy (ext_authz)", name, Grpc::ext_authz(&at("envoy")).await?).await?;
             row("envoy (rate limit)", name, Grpc::rate_limit(&at("envoy")).await?).await?;
@@ -106,6 +108,11 @@ fn measure(dir: &Path) -> io::Result<()> {
         LocalSet::new().block_on(&runtime, all)?;
     }
     Ok(())
+}
+
+/// Caddy reports by UDP.
+fn free_port() -> io::Result<SocketAddr> {
+    std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
 /// The daemon's part.

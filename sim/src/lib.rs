@@ -11,7 +11,7 @@
 
 mod clients;
 pub mod engine;
-mod governing;
+mod governor;
 pub mod net;
 pub mod netdraino;
 pub mod news;

@@ -9,7 +9,7 @@ use crate::keep_alive::KeepAlive;
 use crate::pooled::Pooled;
 use crate::silent::{is_known, remedy};
 use tidegate_config::{BucketConfig, ServiceConfig, SynPolicing};
-use tidegate_control::fleet::{Failed, Fresh, Governor, SIGNAL_AGE_MAX, Stays, Steering};
+use tidegate_control::fleet::{Failed, Governor, NewControllers, SIGNAL_AGE_MAX, Stays, Steering};
 use tidegate_control::{
     BucketController, Controller, Detector, HeldWorkers, Holders, Interaction, Misfired, Mode,
 };
@@ -29,9 +29,9 @@ pub struct Makers {
 }
 
 impl Makers {
-    fn fresh(self, config: &ServiceConfig) -> Fresh {
+    fn new_controllers(self, config: &ServiceConfig) -> NewControllers {
         let buckets = buckets_of(config).iter().map(|bucket| (self.bucket)(config, bucket));
-        Fresh {
+        NewControllers {
             buckets: buckets.collect(),
             detector: Detector::of_rules(config.objective),
             service: (self.service)(config),
@@ -42,9 +42,9 @@ impl Makers {
 
     fn steering(self, config: &ServiceConfig) -> Steering {
         let of = config.clone();
-        match backends::make(config, move || self.fresh(&of).dual()) {
+        match backends::make(config, move || self.new_controllers(&of).dual()) {
             Some(backends) => Steering::Fleet(backends),
-            None => Steering::Host(Box::new(self.fresh(config).dual())),
+            None => Steering::Host(Box::new(self.new_controllers(config).dual())),
         }
     }
 
@@ -111,9 +111,11 @@ impl Governed {
             return Self::new(after, make);
         }
         let governor = match stays(before, after) {
-            None => self.governor.again(),
+            None => self.governor.retry_after_panics(),
             Some(_) if !after.backends.is_empty() => return Self::new(after, make),
-            Some(stays) => self.governor.follow(make.maker(after), make.fresh(after), &stays),
+            Some(stays) => {
+                self.governor.follow(make.maker(after), make.new_controllers(after), &stays)
+            }
         };
         Self { governor, ..self }
     }

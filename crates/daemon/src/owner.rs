@@ -143,7 +143,8 @@ impl Owner {
         let (restored, fault) = take(keeper.as_mut(), &parts.config, &mut governors, &mut *plane);
         let took_over = parts.inherited.is_some();
         let mut left = parts.inherited.unwrap_or_default();
-        for (service, governor) in parts.config.services.iter().zip(&mut governors) {
+        let services = parts.config.services.iter().zip(&mut governors).enumerate();
+        for (index, (service, governor)) in services {
             let handed_over = left.limits.remove(&service.name);
             let kept = restored.get(&service.name).is_some_and(|restored| restored.limits);
             let Some(limits) = handed_over.or_else(|| kept.then(|| governor.limits().clone()))
@@ -151,7 +152,8 @@ impl Owner {
                 continue;
             };
             // What is adopted stays in the kernel, by a rule of its own.
-            governor.inherit(service, limits, (!adopts).then_some(started + INHERIT));
+            let stays = !adopted.services.contains(&index);
+            governor.inherit(service, limits, stays.then_some(started + INHERIT));
             let sources = governor.limits().source_max;
             governor.holders.inherit(started, sources);
         }

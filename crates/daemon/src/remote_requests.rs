@@ -204,3 +204,28 @@ fn log(config: &Config, place: Place, turn: (Option<InForce>, Option<InForce>)) 
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_config::{ControlledResource, PolicyConfig};
+
+    #[test]
+    fn what_a_policy_takes_of_a_limit_is_the_configurations() {
+        for (name, rate, share) in [
+            (None, true, false),
+            (Some("percent"), true, true),
+            (Some("gap"), true, false),
+            (Some("threshold"), false, false),
+        ] {
+            let name = name.map(str::to_owned);
+            let policy = name.clone().map(|name| PolicyConfig { name, ..PolicyConfig::default() });
+            let bucket = BucketConfig {
+                burst: 8,
+                policy,
+                ..BucketConfig::new("all", ControlledResource::Cpu)
+            };
+            assert_eq!(takes(&bucket), Takes { rate, share, burst: 8 }, "{name:?}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use super::kept::Kept;
 use super::sense::{Accounting, Sample, Window};
 use super::{Happening, World};
 use crate::APPLY_DELAY;
-use crate::governing::Governing;
+use crate::governor::SimGovernor;
 use crate::signals::{accept_queue, add_totals};
 use crate::world::report::{Observer, Trace};
 use tidegate_control::Controller;
@@ -16,7 +16,7 @@ use tidegate_units::{Nanos, Share};
 
 /// The control loop of one service.
 pub(super) struct Loop {
-    governor: Option<Governing>,
+    governor: Option<SimGovernor>,
     window: Window,
     /// The same of a server's only thread.
     thread: Window,
@@ -31,7 +31,7 @@ pub(super) struct Loop {
 
 impl Loop {
     pub(super) fn new(
-        (governor, successor): (Option<Governing>, Option<Box<dyn Controller>>),
+        (governor, successor): (Option<SimGovernor>, Option<Box<dyn Controller>>),
         accounting: Accounting,
     ) -> Self {
         Self {
@@ -49,8 +49,11 @@ impl Loop {
 
     /// A new daemon begins: it has what was kept for it, and the limits in force stay for a while.
     pub(super) fn succeed(&mut self, now: Nanos) {
-        if let (Some(governor), Some(next)) = (&mut self.governor, self.successor.take()) {
-            governor.succeed(now, next, self.kept.take(now));
+        if let Some(governor) = &mut self.governor {
+            match self.successor.take() {
+                Some(next) => governor.succeed(now, next, self.kept.take(now)),
+                None => governor.hold(now),
+            }
         }
         self.window = Window::new(self.accounting);
         self.thread = Window::new(Accounting::Group);

@@ -29,7 +29,7 @@ pub use conn::CONNECTIONS_MAX;
 pub use sense::Accounting;
 
 use crate::engine::{Classed, Engine};
-use crate::governing::Governing;
+use crate::governor::SimGovernor;
 use crate::world::gate::{Gate, GateSpec};
 use crate::world::report::Report;
 use crate::world::{Arrival, Phase};
@@ -152,7 +152,7 @@ impl World {
         for service in &mut spec.services {
             let (governor, gate) = match service.protection.take() {
                 Some((controller, gate)) => {
-                    (Some(Governing::new(controller, Terms::default(), gate.mode)), gate)
+                    (Some(SimGovernor::new(controller, Terms::default(), gate.mode)), gate)
                 }
                 None => (None, GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce)),
             };

@@ -36,7 +36,7 @@ pub use spec::{
 use crate::APPLY_DELAY;
 use crate::clients::{CLIENTS_MAX, Clients, syn_of};
 use crate::engine::{Classed, Engine};
-use crate::governing::Governing;
+use crate::governor::SimGovernor;
 use crate::signals::{Seen, Sense};
 use crate::world::gate::{Gate, GateSpec, Gated, Queue};
 use client::{Asked, Client, State};
@@ -122,7 +122,7 @@ struct World {
     link: Option<Link>,
     gate: Gate,
     rules: Rules,
-    governor: Option<Governing>,
+    governor: Option<SimGovernor>,
     decided: Option<ServiceLimits>,
     sense: Sense,
     cpu_from: f64,
@@ -149,7 +149,7 @@ impl World {
         let rng = |stream| Rng::new(scenario.seed, stream);
         let (governor, gate, rules) = match protection {
             Some(WebProtection { controller, gate, rules }) => {
-                let governor = Governing::new(controller, Terms::default(), gate.mode);
+                let governor = SimGovernor::new(controller, Terms::default(), gate.mode);
                 (Some(governor), gate, Rules::new(&rules))
             }
             None => {

@@ -29,7 +29,7 @@ pub struct Bin {
     pub good: u64,
     /// Clients that came in it and never got a response.
     pub failed: u64,
-    /// From a client's arrival to its answer, by the time of the response.
+    /// From a client's arrival to its response, by the time of that.
     pub times: Histogram,
     /// Sum of the rate limits of its ticks, in thousandths of an admission per second.
     pub limit_milli_sum: u64,

@@ -13,7 +13,7 @@ pub use replies::ReplyCaps;
 use crate::APPLY_DELAY;
 use crate::clients::{Clients, syn_of};
 use crate::engine::{Classed, Engine};
-use crate::governing::Governing;
+use crate::governor::SimGovernor;
 use crate::signals::{Seen, Sense};
 use gate::{Gate, GateSpec, Gated, Queue, Syn};
 use report::{Observer, Report, Trace};
@@ -193,7 +193,7 @@ pub struct World<O> {
     reported: u64,
     server: Server,
     gate: Gate,
-    governor: Option<Governing>,
+    governor: Option<SimGovernor>,
     decided: Option<tidegate_model::limits::ServiceLimits>,
     sense: Sense,
     until: Nanos,
@@ -247,7 +247,7 @@ impl<O: Observer> World<O> {
         let server = Server::new(scenario.server.clone(), scenario.seed);
         let (governor, gate) = match protection {
             Some(Protection { controller, terms, gate }) => {
-                (Some(Governing::new(controller, terms, gate.mode)), gate)
+                (Some(SimGovernor::new(controller, terms, gate.mode)), gate)
             }
             None => (None, GateSpec::new(Policy::TokenBucket, Action::Drop, Mode::Enforce)),
         };

@@ -29,7 +29,7 @@ pub struct ReplyCaps {
     pub sources: u32,
 }
 
-/// A bucket of responses.
+/// A bucket of RSTs.
 struct Bucket {
     params: Params,
     state: State,
@@ -58,7 +58,7 @@ struct Source {
 /// What may still be answered.
 pub(super) struct Replies {
     caps: ReplyCaps,
-    /// Without a rate there is no bucket: no response at all.
+    /// Without a rate there is no bucket: no RST at all.
     all: Option<Bucket>,
     proved: Option<Bucket>,
     sources: BTreeMap<u64, Source>,

@@ -35,7 +35,7 @@ const QUEUE_OBJECTIVE: f64 = 0.25;
 /// the rate decides and not the ceiling, which does not know first attempts from repeated ones.
 const CEILING_QUEUES: f64 = 1.5;
 /// Turns of a proxy's loop in which an admitted request is in flight without being at the server: the proxy
-/// reads the response in one, connects or takes a connection, sends, reads the response and reports it in others.
+/// reads the verdict in one, connects or takes a connection, sends, reads the response and reports it in others.
 const PROXY_TURNS: f64 = 5.0;
 /// All of them take at most so many objectives: more would leave no time for the server.
 const PROXY_OBJECTIVE: f64 = 0.25;

@@ -11,7 +11,8 @@
 //! - Without a signal that is younger than [`SIGNAL_AGE_MAX`] nothing becomes tighter than it was.
 //! - Limits of a predecessor stay for a while, unless the new controller sheds: it needs that time to see what its
 //!   predecessor saw.
-//! - What an operator set by hand holds always, also where a controller failed, or nothing was sensed.
+//! - The rate that an operator set by hand, or a ceiling, holds always, also where a controller failed, nothing was
+//!   sensed, or a predecessor's limits stay.
 //!
 //! The daemon and the simulator run it. It knows nothing of files: [`Terms`] are what a file says.
 
@@ -21,7 +22,8 @@ use crate::{
     BucketController, Controller, Detector, Dual, Interaction, Measured, Misfire, Misfired, Mode,
     Wants, signals_fresh,
 };
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use tidegate_model::limits::{BucketLimits, Reserve, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
@@ -84,7 +86,7 @@ impl Terms {
 }
 
 /// Controllers that have seen nothing, as a configuration names them.
-pub struct Fresh {
+pub struct NewControllers {
     /// Of its request buckets, in the order of the configuration.
     pub buckets: Vec<Box<dyn BucketController>>,
     /// Of its rules.
@@ -97,7 +99,7 @@ pub struct Fresh {
     pub cap: Option<crate::Cap>,
 }
 
-impl Fresh {
+impl NewControllers {
     /// All of them together.
     #[must_use]
     pub fn dual(self) -> Dual {
@@ -168,9 +170,10 @@ impl Governor {
         Self { make: Some(make), ..Self::with(steering) }
     }
 
-    /// Begins with one controller, of a service without request rules. Where it fails there is no other.
+    /// Begins with one controller, of a service without request rules. There is no other: where it panics, so does
+    /// whoever asked.
     #[must_use]
-    pub fn of(controller: Box<dyn Controller>) -> Self {
+    pub fn of_one(controller: Box<dyn Controller>) -> Self {
         Self::with(Steering::Host(Box::new(Dual::alone(controller))))
     }
 
@@ -188,21 +191,21 @@ impl Governor {
 
     /// The same service and controllers; one that failed too often is started again.
     #[must_use]
-    pub fn again(self) -> Self {
+    pub fn retry_after_panics(self) -> Self {
         Self { panics: 0, ..self }
     }
 
     /// The same service under another configuration: what stays of its controllers keeps what it has learned, and its
     /// limit. Every back-end has all controllers: they are made anew together.
     #[must_use]
-    pub fn follow(self, make: Maker, fresh: Fresh, stays: &Stays) -> Self {
+    pub fn follow(self, make: Maker, new: NewControllers, stays: &Stays) -> Self {
         let Steering::Host(mut dual) = self.steering else { return Self::new(make) };
         let mut old: Vec<_> = dual.take_buckets().into_iter().map(Some).collect();
         let mut limits = if stays.service { self.limits.clone() } else { ServiceLimits::default() };
         limits.buckets = Vec::new();
         let mut buckets = Vec::new();
         let places = stays.buckets.iter().copied().chain(std::iter::repeat(None));
-        for (bucket, place) in fresh.buckets.into_iter().zip(places) {
+        for (bucket, place) in new.buckets.into_iter().zip(places) {
             let kept = place.and_then(|place| old.get_mut(place)?.take());
             let decided = place.filter(|_| kept.is_some());
             let before = decided.and_then(|at| self.limits.buckets.get(at).cloned());
@@ -211,18 +214,20 @@ impl Governor {
         }
         let dual = if stays.service {
             let sheds = self.limits.rate.is_some() && self.limits.why.shedding;
-            dual.with_buckets(buckets, fresh.interaction, sheds)
+            dual.with_buckets(buckets, new.interaction, sheds)
         } else {
-            let detector = if stays.detector { dual.into_detector() } else { fresh.detector };
-            Dual::new(buckets, detector, fresh.service, fresh.interaction)
+            let detector = if stays.detector { dual.into_detector() } else { new.detector };
+            Dual::new(buckets, detector, new.service, new.interaction)
         };
-        let steering = Steering::Host(Box::new(dual.capped(fresh.cap)));
+        let steering = Steering::Host(Box::new(dual.capped(new.cap)));
         Self { limits, steering, make: Some(make), panics: 0, ..self }
     }
 
-    fn restart(&mut self) {
-        if let Some(make) = &self.make {
-            self.steering = make();
+    /// Other controllers begin in the place of those that panicked.
+    fn restart(&mut self, panic: Box<dyn Any + Send>) {
+        match &self.make {
+            Some(make) => self.steering = make(),
+            None => resume_unwind(panic),
         }
     }
 
@@ -241,11 +246,14 @@ impl Governor {
         }
         let shadow = terms.rules_in_shadow;
         let ticked = catch_unwind(AssertUnwindSafe(|| self.steering.tick(signals, mode, shadow)));
-        let Ok(wanted) = ticked else {
-            self.panics += 1;
-            self.restart();
-            self.release(terms, signals.now, "the controller failed");
-            return Err(Failed::StartedAnew);
+        let wanted = match ticked {
+            Ok(wanted) => wanted,
+            Err(panic) => {
+                self.panics += 1;
+                self.restart(panic);
+                self.release(terms, signals.now, "the controller failed");
+                return Err(Failed::StartedAnew);
+            }
         };
         let mut limits = terms.with_reserve(wanted);
         self.measured.complete(signals, &terms.wants, &mut limits);
@@ -256,7 +264,15 @@ impl Governor {
         let inherits = self.inherits_until.is_some_and(|until| signals.now < until);
         if !inherits || limits.why.shedding {
             self.limits = limits;
-        } else if self.limits.buckets.len() != limits.buckets.len() {
+            return Ok(());
+        }
+        let bounds = terms.operator.of_all(terms.back_ends).service;
+        let rate = bounds.with_own(self.limits.rate, limits.rate);
+        if rate != self.limits.rate {
+            (self.limits.rate, self.limits.burst) = (rate, limits.burst);
+            self.limits.reserve = limits.reserve;
+        }
+        if self.limits.buckets.len() != limits.buckets.len() {
             self.limits.buckets = limits.buckets;
         }
         Ok(())
@@ -296,15 +312,19 @@ impl Governor {
     /// What its controllers have learned.
     #[must_use]
     pub fn save(&self) -> Option<serde_json::Value> {
-        catch_unwind(AssertUnwindSafe(|| self.steering.save())).unwrap_or_default()
+        let saved = catch_unwind(AssertUnwindSafe(|| self.steering.save()));
+        saved.unwrap_or_else(|panic| match &self.make {
+            Some(_) => None,
+            None => resume_unwind(panic),
+        })
     }
 
     /// Gives that to its controllers, `age` later; false: they begin afresh.
     pub fn restore(&mut self, value: serde_json::Value, age: Nanos) -> bool {
         let restored = catch_unwind(AssertUnwindSafe(|| self.steering.restore(value, age)));
-        restored.unwrap_or_else(|_| {
+        restored.unwrap_or_else(|panic| {
             // Half of it may have been taken.
-            self.restart();
+            self.restart(panic);
             false
         })
     }
@@ -369,11 +389,11 @@ mod tests {
         governor.limits.rate.map(Rate::get)
     }
 
-    fn fresh(buckets: usize) -> Fresh {
+    fn new_controllers(buckets: usize) -> NewControllers {
         let bucket = || -> Box<dyn BucketController> {
             Box::new(FixedBucket::new(Rate::per_second(5.0), BucketSpec::default()))
         };
-        Fresh {
+        NewControllers {
             buckets: (0..buckets).map(|_| bucket()).collect(),
             detector: Detector::of_rules(Nanos::SECOND),
             service: Box::new(Told(None)),
@@ -383,7 +403,7 @@ mod tests {
     }
 
     fn maker(buckets: usize) -> Maker {
-        Box::new(move || Steering::Host(Box::new(fresh(buckets).dual())))
+        Box::new(move || Steering::Host(Box::new(new_controllers(buckets).dual())))
     }
 
     fn tick(governor: &mut Governor, signals: &Signals) -> Result<(), Failed> {
@@ -425,7 +445,7 @@ mod tests {
             assert!(governor.limits.buckets.is_empty(), "nothing was said of any bucket");
         }
         assert_eq!(tick(&mut governor, &told(0, 5, Nanos::ZERO)), Err(Failed::TooOften));
-        let mut governor = governor.again();
+        let mut governor = governor.retry_after_panics();
         assert_eq!(tick(&mut governor, &told(0, 5, Nanos::ZERO)), Ok(()));
         assert_eq!(rate(&governor), Some(5.0));
         assert!(!governor.restore(serde_json::json!("half of it"), Nanos::ZERO));
@@ -454,6 +474,66 @@ mod tests {
         assert!(governor.limits.buckets.is_empty(), "another number of buckets: others");
     }
 
+    /// A rate set by hand holds at once, of each back-end, and keeps its reserve; a controller's own waits.
+    #[test]
+    fn what_an_operator_set_holds_beside_the_limits_of_a_predecessor() {
+        let own = Bounds { own: Some(Rate::per_second(20.0)), ..Bounds::default() };
+        let operator = Operator { service: own, buckets: Vec::new() };
+        let terms = Terms { operator, back_ends: 2, ..Terms::default() };
+        for (before, found) in [(None, 40.0), (Some(60.0), 40.0), (Some(30.0), 30.0)] {
+            let rate_before = before.map(Rate::per_second);
+            let limits = ServiceLimits { rate: rate_before, burst: 3, ..Default::default() };
+            // It wants 50/s and sheds nothing: a ceiling.
+            let mut governor = Governor::new(Box::new(|| {
+                let calm = Calm(Rate::per_second(50.0));
+                Steering::Host(Box::new(Dual::alone(Box::new(calm))))
+            }));
+            governor.inherit(&terms, limits, Some(Nanos::SECOND));
+            governor.tick(&terms, &told(100, 1, Nanos::ZERO), Mode::Enforce).unwrap();
+            assert_eq!(rate(&governor), Some(found), "{before:?}");
+            governor.tick(&terms, &told(1000, 1, Nanos::ZERO), Mode::Enforce).unwrap();
+            assert_eq!(rate(&governor), Some(50.0));
+            governor.release(&terms, Nanos::SECOND, "nothing was sensed");
+            assert_eq!(rate(&governor), Some(40.0));
+        }
+    }
+
+    /// A rate, and no overload.
+    struct Calm(Rate);
+    impl Controller for Calm {
+        fn tick(&mut self, _: &Signals, _: Mode) -> ServiceLimits {
+            ServiceLimits { rate: Some(self.0), burst: 9, ..ServiceLimits::default() }
+        }
+    }
+
+    /// Whoever sees and does not shed has no word yet, but for what an operator set by hand.
+    #[test]
+    fn who_does_not_shed_is_undecided() {
+        let by_hand = Bounds { by_hand: true, ..Bounds::default() };
+        let operator = Operator { service: by_hand, buckets: vec![by_hand, Bounds::default()] };
+        let terms = Terms { operator, ..Terms::default() };
+        let mut governor = Governor::new(maker(2));
+        let old = SIGNAL_AGE_MAX + Nanos(1);
+        for (offered, age, service, buckets) in [
+            (0, Nanos::ZERO, true, vec![1]),
+            (0, old, false, vec![]),
+            (9, Nanos::ZERO, false, vec![1]),
+        ] {
+            let signals = told(100, offered, age);
+            tick(&mut governor, &signals).unwrap();
+            assert_eq!(governor.is_undecided(&Terms::default(), &signals), service);
+            assert!(!governor.is_undecided(&terms, &signals), "set by hand");
+            assert_eq!(governor.undecided_buckets(&terms, &signals), buckets, "{offered}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a controller that fails")]
+    fn where_there_is_no_other_controller_its_panic_goes_on() {
+        let mut governor = Governor::of_one(Box::new(Told(None)));
+        let _ = tick(&mut governor, &Signals::default());
+    }
+
     #[test]
     fn what_stays_keeps_what_it_has_learned_and_its_limit() {
         for (stays, service, buckets) in [
@@ -471,7 +551,7 @@ mod tests {
         ] {
             let mut governor = Governor::new(maker(2));
             tick(&mut governor, &told(100, 50, Nanos::ZERO)).unwrap();
-            let mut governor = governor.follow(maker(2), fresh(2), &stays);
+            let mut governor = governor.follow(maker(2), new_controllers(2), &stays);
             assert_eq!(rate(&governor).is_some(), service, "{stays:?}");
             let kept: Vec<bool> =
                 governor.limits.buckets.iter().map(|bucket| bucket.rate.is_some()).collect();

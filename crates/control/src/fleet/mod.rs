@@ -37,7 +37,7 @@ pub use self::backends::Backends;
 pub use self::bounds::{Bounds, Operator, no_tighter};
 pub use self::clamp::{Basis, Clamp, INTERVAL, RELEASE_AFTER};
 pub use self::governor::{
-    Failed, Fresh, Governor, Maker, PANICS_MAX, SIGNAL_AGE_MAX, Stays, Terms,
+    Failed, Governor, Maker, NewControllers, PANICS_MAX, SIGNAL_AGE_MAX, Stays, Terms,
 };
 pub use self::split::under_most_pressure;
 pub use self::steering::Steering;

@@ -180,6 +180,33 @@ fn limits_are_in_force_again_at_once_and_for_3_s_while_the_controller_has_no_wor
     assert_eq!(rate(&next), None);
 }
 
+/// After a crash the kernel still has limits, and a gateway has none: there those of the file hold.
+#[test]
+fn limits_of_a_gateway_are_in_force_again_where_the_kernel_kept_those_of_hooks() {
+    const ROUTED: &str = "gateways:
+  edge: {adapter: envoy, listen: '127.0.0.1:9470', routes: [{service: echo}]}
+";
+    let text = format!("{LEARNS}{ROUTED}");
+    let begin = |store: &FakeStore, plane: FakePlane| {
+        let keeper = Keeper::new(Box::new(store.clone()), "test".into());
+        World::with_keeper(&text, None, plane, Some(keeper))
+    };
+    let store = FakeStore::default();
+    ticks(&mut begin(&store, FakePlane::default()), 35);
+    let plane = FakePlane::default();
+    plane.0.lock().unwrap().in_force = vec![(Some(Rate::per_second(77.0)), vec![]), (None, vec![])];
+    plane.0.lock().unwrap().adopted = true;
+    let mut next = begin(&store, plane);
+    for tick in 1..30 {
+        next.tick(Some(0));
+        let rate = next.snapshot().services[1].limits.rate;
+        assert_eq!(rate, Some(Rate::per_second(2000.0)), "tick {tick}");
+    }
+    next.tick(Some(0));
+    next.tick(Some(0));
+    assert_eq!(next.snapshot().services[1].limits.rate, None);
+}
+
 #[test]
 fn it_is_written_once_a_second_and_at_each_start_and_end_of_shedding() {
     let store = FakeStore::default();

@@ -3,8 +3,9 @@
 //! (dual admission control; Voigt and Gunningberg, section 2).
 //!
 //! One file a controller: [`PaperBucket`] (equations 1 and 2), [`FixedBucket`] (a rate set by hand),
-//! [`DefaultBucket`] (for a server of which nothing is known); [`CappedBucket`] is one of these below a ceiling. What they share is here: the rate inside
-//! its bounds, requests of the last second, signals that age, the ranks, and what SYN policing asks.
+//! [`DefaultBucket`] (for a server of which nothing is known); [`CappedBucket`] is one of these below a ceiling.
+//! What they share is here: the rate inside its bounds, requests of the last second, signals that age, the ranks,
+//! and what SYN policing asks.
 
 mod capped;
 mod default;

@@ -9,15 +9,15 @@ use tidegate_model::signals::Signals;
 use tidegate_units::Nanos;
 
 /// A governor, and under which terms it decides.
-pub(crate) struct Governing {
+pub(crate) struct SimGovernor {
     governor: Governor,
     terms: Terms,
     mode: Mode,
 }
 
-impl Governing {
+impl SimGovernor {
     pub(crate) fn new(controller: Box<dyn Controller>, terms: Terms, mode: Mode) -> Self {
-        Self { governor: Governor::of(controller), terms, mode }
+        Self { governor: Governor::of_one(controller), terms, mode }
     }
 
     /// The limits until the next tick.
@@ -41,11 +41,17 @@ impl Governing {
         kept: Option<(Value, Nanos)>,
     ) {
         let limits = std::mem::take(&mut self.governor.limits);
-        self.governor = Governor::of(next);
+        self.governor = Governor::of_one(next);
         if let Some((value, age)) = kept {
             // A controller that refuses it begins afresh.
             self.governor.restore(value, age);
         }
+        self.governor.inherit(&self.terms, limits, Some(now + INHERIT));
+    }
+
+    /// The limits in force stay for a while, as where a new daemon begins, with the same controller.
+    pub(crate) fn hold(&mut self, now: Nanos) {
+        let limits = std::mem::take(&mut self.governor.limits);
         self.governor.inherit(&self.terms, limits, Some(now + INHERIT));
     }
 }

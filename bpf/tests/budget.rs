@@ -22,9 +22,10 @@ use tidegate_config::{InBandConfig, InterfaceConfig, RuleConfig, ServiceConfig};
 use tidegate_policy::{Action, Policy};
 use tidegate_units::Rate;
 
-/// Instructions that any program may take: a quarter of what the kernel allows. One patch of the
-/// kernel once made a program three times as expensive (spec: safety, V1).
-const INSTRUCTIONS_MAX: u32 = 250_000;
+/// Instructions that any program may take: three tenths of the million that the kernel allows. One patch of the
+/// kernel once made a program three times as expensive (spec: safety, V1), and that still loads. One more policy
+/// takes about 7,000.
+const INSTRUCTIONS_MAX: u32 = 300_000;
 /// How much more than recorded a program may take, in percent.
 const GROWTH_MAX: u32 = 20;
 /// How many more than recorded always pass: small programs are all rounding.
@@ -101,7 +102,7 @@ fn record(budgets: &Budgets) {
     let mut text = String::from(
         "# SPDX-License-Identifier: Apache-2.0 OR MIT\n\
          # Instructions that the verifier processes: program, compiler, number.\n\
-         # Written by `cargo xtask golden --bless`; may grow by 20 %, to 250,000 at most.\n",
+         # Written by `cargo xtask golden --bless`; may grow by 20 %, to 300,000 at most.\n",
     );
     for ((program, compiler), count) in budgets {
         writeln!(text, "{program:<11} {compiler:<10}{count:>7}").unwrap();

@@ -34,7 +34,7 @@ const RULE_SETS: usize = 60;
 const RULE_HEADS: usize = 100;
 /// Sets that the kernel sees.
 const KERNEL_RULE_SETS: usize = 6;
-/// Instructions that the recogniser may take of a hook's 250,000.
+/// Instructions that the recogniser may take of a hook's 300,000.
 const INSTRUCTIONS_MAX: u32 = 80_000;
 
 fn native() -> Native {

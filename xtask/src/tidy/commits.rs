@@ -52,8 +52,8 @@ fn wrong(subject: &str) -> Option<String> {
 /// Does not begin with a verb.
 fn no_command(subject: &str) -> Option<String> {
     let (_, rest) = subject.split_once(": ")?;
-    let first = rest.split(' ').next()?;
-    NO_VERBS.contains(&first).then(|| format!("a subject that is no command: `{subject}`"))
+    let first = rest.split(' ').next()?.to_lowercase();
+    NO_VERBS.contains(&&*first).then(|| format!("a subject that is no command: `{subject}`"))
 }
 
 /// `area: subject`, or `area, area: subject`.
@@ -97,7 +97,7 @@ mod tests {
         for (subject, found) in [
             ("bpf: take one", 0),
             ("bpf: one is taken", 1),
-            ("control: the house", 1),
+            ("control: The house", 1),
             ("control, sim: what holds: all", 1),
             ("bpf", 0),
         ] {

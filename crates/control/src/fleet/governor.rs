@@ -11,8 +11,8 @@
 //! - Without a signal that is younger than [`SIGNAL_AGE_MAX`] nothing becomes tighter than it was.
 //! - Limits of a predecessor stay for a while, unless the new controller sheds: it needs that time to see what its
 //!   predecessor saw.
-//! - The rate that an operator set by hand, or a ceiling, holds always, also where a controller failed, nothing was
-//!   sensed, or a predecessor's limits stay.
+//! - The rate that an operator set by hand, or a ceiling, holds also where a controller failed or nothing was sensed; that
+//!   of the service also while limits of a predecessor stay, unless these are tighter.
 //!
 //! The daemon and the simulator run it. It knows nothing of files: [`Terms`] are what a file says.
 

@@ -148,3 +148,61 @@ impl Baseline {
         (unexplained - IDLE_SHARE_MIN * self.waiting - IDLE_MIN).max(0.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tick of so many responses of this mean, seconds.
+    fn tick(responses: f64, mean_s: f64) -> Sums {
+        Sums { seconds: 0.1, responses, response_s: responses * mean_s, ..Sums::default() }
+    }
+
+    #[test]
+    fn idle_are_those_that_no_throughput_explains_beyond_noise() {
+        let idle =
+            |waiting, explained| Baseline { waiting, explained, ..Baseline::default() }.idle();
+        assert_eq!((idle(5.0, 2.0), idle(1000.0, 880.0)), (0.0, 0.0));
+        assert!(idle(1000.0, 100.0) > 500.0 && idle(20.0, 2.0) > 5.0);
+    }
+
+    /// The median of two responses is one of them.
+    #[test]
+    fn few_responses_say_nothing_of_how_they_vary() {
+        let window = |responses| {
+            let mut window = Window::default();
+            (0..100).for_each(|_| window.add(&tick(responses, 0.05), 0.02));
+            window.spread()
+        };
+        assert_eq!(window(2.0), None);
+        assert!(window(10.0).is_some_and(|spread| (5.0..5.5).contains(&spread)));
+    }
+
+    /// Windows of two ticks, whose responses take this, a little less each time.
+    fn windows(baseline: &mut Baseline, n: u32, mean_s: f64, median: f64) {
+        for n in 0..n {
+            let mean_s = mean_s * libm::pow(0.999, f64::from(n));
+            (0..2).for_each(|_| baseline.learn(&tick(300.0, mean_s), median * mean_s, 0.0));
+        }
+    }
+
+    #[test]
+    fn times_that_varied_once_are_not_believed_to_vary_for_ever() {
+        let mut baseline = Baseline::default();
+        windows(&mut baseline, 50, 0.05, 0.4);
+        let most = baseline.spread;
+        assert!(most > 4.0, "{most}");
+        windows(&mut baseline, 1, 0.04, 1.0);
+        assert!(baseline.spread > 0.9 * most, "one window may be chance");
+        windows(&mut baseline, 200, 0.039, 1.0);
+        assert!((0.0..0.1 * most).contains(&baseline.spread), "{}", baseline.spread);
+    }
+
+    /// The excess that is an overload grows with it: a few responses that take a thousand times as long must not hide one.
+    #[test]
+    fn however_much_times_vary_an_overload_shows() {
+        let mut baseline = Baseline::default();
+        windows(&mut baseline, 100, 0.05, 0.001);
+        assert!((10.0..15.0).contains(&baseline.variability()), "{}", baseline.variability());
+    }
+}

@@ -231,6 +231,22 @@ mod tests {
         history
     }
 
+    #[test]
+    fn many_that_leave_without_a_response_are_an_overload_and_some_are_none() {
+        for (lost, is) in [(0.0, false), (4.0, false), (8.0, true), (20.0, true)] {
+            let mut history = History::default();
+            let tick = Sums {
+                seconds: 0.1,
+                offered: 20.0,
+                completed: 20.0 - lost,
+                lost,
+                ..Sums::default()
+            };
+            (0..20).for_each(|_| history.push(tick));
+            assert_eq!(lossy(&history), is, "{lost} of 20");
+        }
+    }
+
     fn uses(cpu: Option<f64>, thread: Option<f64>) -> Resource {
         let share = |share: f64| Reading::fresh(Share::new(share));
         Resource { cpu: cpu.map(share), busiest_thread: thread.map(share), ..Resource::default() }

@@ -247,6 +247,20 @@ mod tests {
         }
     }
 
+    /// Of those that are refused as many would have been work as complete their handshake: with nine in ten spoofed, a tenth.
+    #[test]
+    fn of_the_refused_those_count_that_would_have_asked() {
+        let tick =
+            |replied| Sums { seconds: 0.1, replied, proved: 0.1 * replied, ..Sums::default() };
+        let mut history = History::default();
+        history.push(tick(20.0));
+        assert!((proved_share(&history) - 1.0).abs() < 1e-9, "few say nothing");
+        (0..10).for_each(|_| history.push(tick(100.0)));
+        assert!((proved_share(&history) - 0.1).abs() < 1e-9);
+        (0..150).for_each(|_| history.push(tick(0.0)));
+        assert!((proved_share(&history) - 1.0).abs() < 1e-9, "nor what was 15 s ago");
+    }
+
     /// Beside 20 clients in each tick, who are served, 30 repeated SYNs of a burst are refused. Whether
     /// more seems to come than completes, within so many ticks.
     fn is_unbalanced(tells: bool, ticks: u64) -> bool {

@@ -189,6 +189,8 @@ mod tests {
         shedding: bool,
         alarmed: bool,
         queue: u64,
+        /// Of CPU and accept queue.
+        age: Nanos,
     }
 
     const CALM: Now = Now {
@@ -201,6 +203,7 @@ mod tests {
         shedding: false,
         alarmed: false,
         queue: 0,
+        age: Nanos::ZERO,
     };
     /// Half of the usual clients are refused, and the server does half of the usual work.
     const WRONG: Now = Now { refused: 5, done: 5, waiting: 2, cpu: Some(0.15), ..CALM };
@@ -228,9 +231,10 @@ mod tests {
                 };
                 signals.balance.counts = Some(Reading::fresh(counts));
                 signals.time.waiting = Some(Reading::fresh(now.waiting));
-                signals.resource.cpu = now.cpu.map(|cpu| Reading::fresh(Share::new(cpu)));
-                let queue = AcceptQueue { length: now.queue, limit: 128 };
-                signals.queue.accept = Some(Reading::fresh(queue));
+                let cpu = now.cpu.map(Share::new);
+                signals.resource.cpu = cpu.map(|value| Reading { value, age: now.age });
+                let value = AcceptQueue { length: now.queue, limit: 128 };
+                signals.queue.accept = Some(Reading { value, age: now.age });
                 let alarmed = if now.alarmed { vec![Family::Time] } else { Vec::new() };
                 let why = Why { shedding: now.shedding, alarmed, ..Why::default() };
                 let seen = self.misfire.see(&signals, &why, canary);
@@ -269,6 +273,7 @@ mod tests {
             ("a dependency is slow, and much is in flight", Now { waiting: 40, ..WRONG }),
             ("as much is completed as usual", Now { done: 10, ..WRONG }),
             ("few are refused", Now { refused: 0, ..WRONG }),
+            ("nobody knows of the server", Now { age: Nanos::from_secs(3), ..WRONG }),
         ] {
             let mut course = Course::default();
             course.go(60, CALM, false);

@@ -139,7 +139,7 @@ impl Detector {
 mod tests {
     use super::super::harmless::tests::{calm, tick};
     use crate::{Controller, DefaultController, Mode};
-    use tidegate_model::signals::Signals;
+    use tidegate_model::signals::{Reading, Signals};
     use tidegate_units::Share;
 
     /// A tick of a server that uses no CPU: so many came, were admitted, and completed.
@@ -154,7 +154,7 @@ mod tests {
                 connections.asked = admitted;
             }
         }
-        s.resource.cpu = Some(tidegate_model::signals::Reading::fresh(Share::new(0.02)));
+        s.resource.cpu = Some(Reading::fresh(Share::new(0.02)));
         s
     }
 
@@ -233,5 +233,33 @@ mod tests {
         let ticks = crowd(&mut controller, 1_000, 0, 100);
         let (first, last) = (ticks[2].0, ticks[99].0);
         assert!(last - first <= 256 + 312 + 6 * 32, "{first}, {last}");
+    }
+
+    /// Polls that were known before an alarm raise its ceiling, so it never seems to hold off little. New ones fill the limit, and nothing
+    /// completes: it ends because most of those in flight hold nothing.
+    #[test]
+    fn an_alarm_ends_whose_limit_is_full_of_polls() {
+        let mut controller = calm();
+        let polls = crowd(&mut controller, 1_000, 9, 35)[34].0;
+        let known = controller.detector.harmless.jobs;
+        assert!(known > 5_000.0, "{known}");
+        let (mut n, mut waiting) = (500, polls);
+        let limits = loop {
+            (n, waiting) = (n + 1, waiting + 180);
+            assert!(n < 700, "no alarm");
+            let mut signals = tick(n, (200, 20, waiting), 500);
+            signals.resource.cpu = Some(Reading::fresh(Share::new(1.0)));
+            let limits = controller.tick(&signals, Mode::Enforce);
+            if limits.why.shedding {
+                break limits;
+            }
+        };
+        let mut limit = limits.waiting_max.expect("a limit in flight");
+        let ended = (1..300).find(|after| {
+            let limits = controller.tick(&idle(n + after, (1_000, 0, 0), limit), Mode::Enforce);
+            limit = limits.waiting_max.unwrap_or(limit);
+            !limits.why.shedding
+        });
+        assert!(ended.is_some_and(|ticks| ticks < 100), "{ended:?} {limit}");
     }
 }

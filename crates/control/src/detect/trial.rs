@@ -9,9 +9,9 @@
 //!
 //! Both ends of a trial are decided as soon as they are clear: three deviations of what chance does to
 //! the two counts, where the exchanges of a connection may all come together. What stays in between is
-//! decided by its length, and then confirmed: the target goes back, and completions have to fall. So is
-//! every trial where times vary much. A connection's requests come in cycles, so nothing is counted for
-//! less than one. In shadow nobody executes a target, and nothing is tried.
+//! decided by its length, and then confirmed: the target goes back, and completions have to fall. A
+//! connection's requests come in cycles, so nothing is counted for less than one. In shadow nobody executes a
+//! target, and nothing is tried.
 
 use super::episode::Episode;
 use super::history::Sums;
@@ -35,9 +35,6 @@ const TRIAL_SURE: f64 = 2.4;
 const TRIAL_FAIL: f64 = 0.5 * TRIAL_RAISE;
 /// Deviations that make it clear before its end.
 const TRIAL_CLEAR: f64 = 3.0;
-/// Where completions vary more than this many times as much as those of exponential times, a trial is
-/// confirmed in any case: what a few places complete in a second depends on who has them.
-const CONFIRM_VARIABILITY: f64 = 1.5;
 /// Seconds to the next trial after a failed one; doubles up to [`TIME_SECONDS_MAX`].
 const TRIAL_PAUSE: f64 = 5.0;
 
@@ -181,11 +178,10 @@ impl Episode {
                 let (low, high) = on.high.map_or((on.low, now), |high| (now, high));
                 let Some(follows) = follows(low, high, (variance, over)) else { return };
                 self.trial.on = None;
-                let doubtful = !follows.clear || variance > CONFIRM_VARIABILITY;
                 if !telling || !follows.yes {
                     self.trial.pause_s =
                         (self.trial.pause_s * 2.0).clamp(TRIAL_PAUSE, TIME_SECONDS_MAX);
-                } else if on.high.is_none() && doubtful {
+                } else if on.high.is_none() && !follows.clear {
                     self.trial.begin(On { high: Some(now), ..on }, waiting / self.mu);
                 } else {
                     self.r0_s = (self.r0_s + on.jobs / self.mu).min(TIME_SECONDS_MAX);

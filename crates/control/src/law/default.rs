@@ -314,6 +314,17 @@ mod tests {
         assert!((13..16).any(|n| tick(n, 0).waiting_low.is_some()));
     }
 
+    /// What comes to a full accept queue is lost in silence after its handshake, and what comes to any other is not.
+    #[test]
+    fn while_it_sheds_no_accept_queue_runs_over() {
+        let mut controller = calm();
+        let mut shed = (0..100).map(|n| {
+            controller.tick(&signals(400 + n, (200, 20, 10 + 180 * n), 500), Mode::Enforce)
+        });
+        let limits = shed.find(|limits| limits.why.shedding).unwrap();
+        assert_eq!(limits.accept_queue_max_q10, 1024);
+    }
+
     /// In a tick of 0.8 s, for which nobody has looked, no alarm could come.
     #[test]
     fn a_tick_that_is_late_does_not_end_it() {

@@ -29,6 +29,7 @@ mod spec;
 pub mod truth;
 mod world;
 
+pub use flows::Ended;
 pub use outcome::{Bin, Outcome, Served};
 pub use router::{Alarm, Detector};
 pub use spec::{Bystander, Control, NewsSpec, Protocol, ServerSpec, Static};

@@ -70,12 +70,16 @@ impl Server {
         self.spec.capacity / self.slowed / (1.0 + thrash)
     }
 
+    /// Seconds that one of so many takes.
+    fn each_s(&self, n: usize) -> f64 {
+        (n as f64 / self.capacity(n)).max(self.spec.least_s)
+    }
+
     /// Work is done until now.
     fn run(&mut self, now: Nanos) {
         let n = self.sharing.len();
         if n > 0 {
-            let each = now.since(self.looked).as_secs_f64() * self.capacity(n) / n as f64;
-            self.sharing.run(each);
+            self.sharing.run(now.since(self.looked).as_secs_f64() / self.each_s(n));
         }
         self.looked = now;
     }
@@ -143,7 +147,7 @@ impl Server {
         }
         self.accept(net);
         let (left, n) = (self.sharing.left()?, self.sharing.len());
-        let s = left.max(0.0) * n as f64 / self.capacity(n);
+        let s = left.max(0.0) * self.each_s(n);
         self.generation += 1;
         // Rounded up: work is done when it is looked at.
         Some(net.now() + Nanos::from_secs_f64(s) + Nanos(1))

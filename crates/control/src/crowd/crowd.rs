@@ -205,6 +205,11 @@ impl Crowd {
         self.slow.is_slow()
     }
 
+    /// How much longer than usual its exchanges take lately, seconds.
+    pub(super) const fn delay_s(&self) -> f64 {
+        self.slow.delay_s()
+    }
+
     /// Whether enough exchanges say that it is as fast as usual.
     pub(super) fn is_fast(&self) -> bool {
         self.slow.is_fast()

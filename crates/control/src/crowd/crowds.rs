@@ -81,6 +81,17 @@ impl Why {
     }
 }
 
+/// What a destination says of how slow it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Heard {
+    /// Demand per second.
+    pub demand: f64,
+    /// Whether it is slow at the moment.
+    pub is_slow: bool,
+    /// How much longer than usual its exchanges take, seconds.
+    pub delay_s: f64,
+}
+
 /// The detectors of all destinations behind a router; keys are hashes of destinations.
 #[derive(Clone, Debug, Default)]
 pub struct Crowds {
@@ -93,11 +104,13 @@ impl Crowds {
         self.all.entry(key).or_default().tick(tick, enforced)
     }
 
-    /// Those whose demand says anything: the demand per second, and whether they are slow at the moment. What
-    /// [`Neighbours`](super::Neighbours) are made of.
-    pub fn heard(&self) -> impl Iterator<Item = (u64, f64, bool)> + '_ {
+    /// Those whose demand says anything, by their keys. What [`Neighbours`](super::Neighbours) are made of.
+    pub fn heard(&self) -> impl Iterator<Item = (u64, Heard)> + '_ {
         let all = self.all.iter().filter(|(_, crowd)| crowd.demand() >= HEARD);
-        all.map(|(key, crowd)| (*key, crowd.demand(), crowd.is_slow()))
+        all.map(|(key, crowd)| {
+            let (demand, is_slow) = (crowd.demand(), crowd.is_slow());
+            (*key, Heard { demand, is_slow, delay_s: crowd.delay_s() })
+        })
     }
 
     /// Demand of a destination per second, lately.
@@ -236,9 +249,12 @@ mod tests {
         }
     }
 
+    /// A queue that they share delays all alike: a neighbour that waits less than a third of what the destination does says nothing.
     #[test]
     fn neighbours_say_whether_it_is_the_link() {
-        for (neighbour, why) in [(30, Why::Server), (40, Why::Link)] {
+        for (neighbour, why) in
+            [(30, Why::Server), (35, Why::Server), (36, Why::Link), (40, Why::Link)]
+        {
             let mut crowds = Crowds::default();
             for key in [1, 2] {
                 assert!(!run(&mut crowds, key, (400, 10, 30)));

@@ -2,10 +2,10 @@
 //! The limit while a crowd is there, and when it is over.
 //!
 //! What the bottleneck carries, μ, is measured: exchanges completed per second while more than enough
-//! are in flight. The limit is μ, a little more or less, so that about twice as many are in flight as
-//! those that Little's law says the bottleneck needs (μ times their usual duration). That holds for a
+//! are in flight. The limit is μ, a little more or less, so that as many are in flight as Little's law
+//! says the bottleneck needs (μ times their usual duration), and some for chance. That holds for a
 //! link as for a server, and needs no number from anybody. Where segments are lost on the way, fewer
-//! are held. It is never far below what completes.
+//! are held. A backlog drains within seconds: clients admitted before that wait for all of it.
 //!
 //! It is over when it refuses nobody any more, or what comes for the first time fits well: then lifting
 //! it changes nothing. Coming back soon makes the next end slower. A limit that changes nothing about what is in flight is taken back.
@@ -29,9 +29,10 @@ const MU_S: f64 = 4.0;
 const BEST_S: f64 = 120.0;
 /// How much of the best is believed to be there still.
 const BEST: f64 = 0.95;
-/// In flight: this many times what Little's law says, and so many more for chance.
-const HELD: f64 = 2.0;
-const SPARE: f64 = 6.0;
+/// In flight: what Little's law says, so many standard deviations of that, and so many more. A server that swaps
+/// gets slower with each one more, and all wait for it; with fewer it is idle at times.
+const DEVIATIONS: f64 = 2.0;
+const SPARE: f64 = 3.0;
 /// A link with a short queue drops before that many are in flight. Servers send again what it drops: with
 /// more than this share of the segments the target shrinks, by a share a second, to no less than a
 /// quarter; with less it grows back.
@@ -41,8 +42,19 @@ const GROWS: f64 = 0.02;
 const HELD_LEAST: f64 = 0.25;
 /// Time constant of that share, seconds.
 const LOST_S: f64 = 4.0;
-/// How far the limit goes from μ, down and up.
-const GAIN: (f64, f64) = (0.35, 0.4);
+/// How far the limit goes from μ, down and up; and down where segments are lost.
+const GAIN: (f64, f64) = (0.3, 0.4);
+const GAIN_LOST: f64 = 0.35;
+/// What is missing is made up for in no less than this, seconds: three ticks, else limit and requests in flight chase each other.
+const LOOP_S: f64 = 1.5;
+/// What is in flight beyond so many times the target drains within this time, seconds, if a limit of this share of μ can do
+/// that. Up to there it drains slowly: it may be slow readers, or long polls.
+const DRAINS: f64 = 2.0;
+const DRAINS_S: f64 = 3.0;
+const DRAINS_AT: f64 = 0.1;
+/// It drains if so much fewer are in flight after so long, in seconds of μ. What does not is held.
+const LOOKS_S: f64 = 2.0;
+const DRAINED: f64 = 0.1;
 /// The bucket, in seconds of the rate. In a crowd it is empty; after it, it is what chance needs.
 const BURST_S: f64 = 0.25;
 /// What begins is what completes, within this share: nothing piles up, and nothing drains. What is in flight beyond the
@@ -57,7 +69,7 @@ const QUIET_S: (f64, f64) = (4.0, 64.0);
 /// Coming back within this time is soon.
 const SOON_S: f64 = 300.0;
 /// So many times the target in flight, for so long, although clients are refused: it changes nothing.
-const WITHOUT_EFFECT: f64 = 2.0;
+const WITHOUT_EFFECT: f64 = 3.0;
 const EFFECT_S: f64 = 30.0;
 /// Of the best so little completes, while more than enough is in flight: it is stalled, unless as many complete as begin, and that
 /// is something. For so long in all a limit holds then: it may be that responses are not seen any more.
@@ -176,6 +188,10 @@ impl Led {
 #[derive(Clone, Debug)]
 struct Begun {
     quiet_s: f64,
+    /// Whether what is in flight drains; since when that is looked at, and how many there were.
+    drains: bool,
+    looked_s: f64,
+    then: f64,
     /// It has changed nothing for so long: no fewer than the least are in flight.
     no_effect_s: f64,
     /// For so long hardly anything has completed.
@@ -196,6 +212,18 @@ impl Begun {
         let at_least = now.share() - CERTAIN * 0.5 / libm::sqrt(now.tokens).max(1.0);
         let certain = if now.tokens < TOKENS_LEAST { LEADS } else { at_least };
         self.lately.share().max(certain).max(LEADS)
+    }
+
+    /// Looks at whether what is in flight drains.
+    fn drain(&mut self, in_flight: f64, (mu, s): (f64, f64)) {
+        if self.then == f64::MAX {
+            self.then = in_flight;
+        }
+        self.looked_s += s;
+        if self.looked_s >= LOOKS_S {
+            self.drains = self.then - in_flight >= DRAINED * mu * self.looked_s;
+            (self.looked_s, self.then) = (0.0, in_flight);
+        }
     }
 
     /// Whether hardly a token leads to an exchange, once enough were seen.
@@ -369,6 +397,9 @@ impl Limit {
         let (lately, led) = (Led::default(), Led::default());
         self.begun = Some(Begun {
             quiet_s: 0.0,
+            drains: true,
+            looked_s: 0.0,
+            then: f64::MAX,
             no_effect_s: 0.0,
             stalled_s: 0.0,
             least: f64::MAX,
@@ -391,7 +422,8 @@ impl Limit {
         let little = !shown.flooded && !self.is_stalled && came * per_connection < FITS * best;
         let fits = shown.refused <= 0.0 || little;
         begun.quiet_s = if fits { begun.quiet_s + s } else { 0.0 };
-        let target = self.held * (HELD * best * shown.usual_s + SPARE);
+        let needs = best * shown.usual_s;
+        let target = self.held * (needs + DEVIATIONS * libm::sqrt(needs) + SPARE);
         let falls = shown.in_flight < FALLS * begun.least;
         let steady = (self.begins - mu).abs() <= STEADY * mu;
         let works = steady && mu >= WORKS;
@@ -409,6 +441,8 @@ impl Limit {
         let unused = begun.are_unused(shown, s) && !self.is_stalled;
         let unused = unused.then_some(TakenBack::TokensUnused);
         let leads = begun.leads(shown);
+        begun.drain(shown.in_flight, (mu, s));
+        let drains = begun.drains;
         if let Some(why) = (begun.no_effect_s > EFFECT_S).then_some(TakenBack::NoEffect).or(unused)
         {
             self.take_back(why);
@@ -419,15 +453,25 @@ impl Limit {
             self.end();
             return None;
         }
-        let off = ((target - shown.in_flight) / target).clamp(-1.0, 1.0);
-        // What is too much drains at what completes now; what is missing is tried up to the best.
-        self.is_held = off < 0.0 && steady && !shown.flooded && !self.is_stalled;
-        let (base, gain) = match off < 0.0 {
-            true if self.is_held => (best, GAIN.0),
-            true => (best + off * (best - mu), GAIN.0),
-            false => (best, GAIN.1),
+        // What is lost is lost by a queue that is too long, and not by slow readers.
+        let (room, down) = match self.lost > LOST {
+            true => (target, GAIN_LOST),
+            false if shown.in_flight > target => (DRAINS * target, GAIN.0),
+            false => (target, GAIN.0),
         };
-        let rate = (base * (1.0 + gain * off)).max(0.1) / (per_connection * leads);
+        let off = ((target - shown.in_flight) / room).clamp(-1.0, 1.0);
+        self.is_held = off < 0.0 && steady && !shown.flooded && !self.is_stalled;
+        // What is too much drains at what completes now; what is missing is tried up to the best.
+        let rate = if self.is_held {
+            best * (1.0 + down * off)
+        } else if off < 0.0 {
+            let slowly = (best + off * (best - mu)) * (1.0 + down * off);
+            let soon = mu - (shown.in_flight - DRAINS * target) / DRAINS_S;
+            if drains { slowly.min(soon.max(DRAINS_AT * mu)) } else { slowly }
+        } else {
+            best * (1.0 + off * GAIN.1.min(target / (best * LOOP_S)))
+        };
+        let rate = rate.max(0.1) / (per_connection * leads);
         Some(CrowdLimit { leads, ..limit(rate) })
     }
 

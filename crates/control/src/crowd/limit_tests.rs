@@ -86,9 +86,21 @@ fn it_finds_the_capacity_and_holds_it() {
     // Five seconds of a crowd are in flight at first.
     let late = &plant.rates[110..];
     assert!(late.iter().all(|rate| (45.0..=55.0).contains(rate)), "{late:?}");
-    let least = plant.rates.iter().copied().fold(f64::MAX, f64::min);
-    assert!(least >= (1.0 - GAIN.0) * 30.0, "never far below what completes: {least}");
+    assert!(plant.in_flight < 30.0, "{}", plant.in_flight);
+}
+
+/// Whoever is let in while hundreds wait is late: they drain first, at what completes, and some are let in all the same.
+#[test]
+fn what_is_there_when_it_begins_drains_within_seconds() {
+    let mut plant = Plant::new();
+    plant.run(20, 30.0, false);
+    plant.run(5, 200.0, false);
+    let before = plant.in_flight;
+    assert!(before > 600.0, "{before}");
+    assert!(plant.run(25, 200.0, true));
     assert!(plant.in_flight < 60.0, "{}", plant.in_flight);
+    let least = plant.rates.iter().copied().fold(f64::MAX, f64::min);
+    assert!(least >= 3.0, "{least}");
 }
 
 /// A crowd that comes slowly finds little in flight at first: that more stands there later is no reason
@@ -262,6 +274,27 @@ fn what_is_held_sinks_no_limit() {
             let rate = plant.rates.last().copied().unwrap_or_default();
             assert!(rate >= 0.6 * plant.capacity, "{stays} held: {rate}");
         }
+    }
+}
+
+/// A backlog drains beside them, and what is left then is no backlog, however much it is: the server is not starved.
+#[test]
+fn what_stays_beside_a_backlog_starves_no_server() {
+    for stays in [0.0, 45.0, 60.0, 100.0] {
+        let mut plant = Plant { stays, ..Plant::new() };
+        plant.run(60, 30.0, false);
+        plant.run(4, 200.0, false);
+        assert!(plant.in_flight > 500.0, "{}", plant.in_flight);
+        plant.run(20, 200.0, true);
+        let mut idle_s = 0;
+        for _ in 0..20 {
+            plant.run(1, 200.0, true);
+            let rate = plant.rates.last().copied().unwrap_or_default();
+            idle_s += u32::from(
+                plant.limit.is_on() && plant.in_flight < 30.0 && rate < 0.4 * plant.capacity,
+            );
+        }
+        assert!(idle_s <= 5, "{stays} held: {idle_s} s");
     }
 }
 

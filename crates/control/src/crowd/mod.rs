@@ -40,7 +40,7 @@ mod slow;
 
 pub use bounds::LimitBounds;
 pub use crowd::{Crowd, CrowdSaid, CrowdTick};
-pub use crowds::{Beside, Crowds, Spared, Why};
+pub use crowds::{Beside, Crowds, Heard, Spared, Why};
 pub use fastest::fastest;
 pub use limit::{CrowdLimit, TakenBack};
 pub use neighbours::Neighbours;

@@ -1,42 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! What the destinations behind a router say of each other: whether only one is slow, or its neighbours are, too. Those of
 //! one server are no neighbours.
+//!
+//! A queue that they share, as that of a link, delays all alike. A neighbour that is slow, but has to wait much less than
+//! the destination, has another reason: the server of the destination is what makes that slow.
 
-use super::crowds::Why;
+use super::crowds::{Heard, Why};
 use std::collections::BTreeMap;
 
-/// Demand, and that of it which is slow, of servers that are told apart by `S`.
+/// A neighbour with a smaller share of the delay of a destination does not say why that is slow.
+const ALIKE: f64 = 1.0 / 3.0;
+
+/// Destinations whose demand says anything, by servers that are told apart by `S`.
 #[derive(Debug)]
 pub struct Neighbours<S> {
-    all: (f64, f64),
-    by_server: BTreeMap<S, (f64, f64)>,
+    all: BTreeMap<S, Vec<Heard>>,
 }
 
 impl<S: Ord> Neighbours<S> {
     /// Why a server is slow, by the others. Right after an alarm a neighbour of few exchanges may not have shown it yet.
     #[must_use]
     pub fn why(&self, server: &S) -> Why {
-        let own = self.by_server.get(server).copied().unwrap_or_default();
-        // What is left of a sum of others' shares may not be exactly nothing.
-        let (all, slow) = (self.all.0 - own.0, self.all.1 - own.1);
-        if self.by_server.keys().all(|other| other == server) {
-            return Why::Unknown;
-        }
-        Why::of(all, slow)
+        let own = self.all.get(server).map_or(&[][..], Vec::as_slice);
+        let delay_s = own.iter().map(|one| one.delay_s).fold(0.0, f64::max);
+        let others = || self.all.iter().filter(|(other, _)| *other != server).flat_map(|(_, h)| h);
+        let slow = others().filter(|one| one.is_slow && one.delay_s >= ALIKE * delay_s);
+        Why::of(others().map(|one| one.demand).sum(), slow.map(|one| one.demand).sum())
     }
 }
 
-/// Destinations whose demand says anything: server, demand, whether they are slow.
-impl<S: Ord> FromIterator<(S, f64, bool)> for Neighbours<S> {
-    fn from_iter<I: IntoIterator<Item = (S, f64, bool)>>(heard: I) -> Self {
-        let mut neighbours = Self { all: (0.0, 0.0), by_server: BTreeMap::new() };
-        for (server, demand, is_slow) in heard {
-            let slow = if is_slow { demand } else { 0.0 };
-            let own = neighbours.by_server.entry(server).or_default();
-            for sum in [own, &mut neighbours.all] {
-                *sum = (sum.0 + demand, sum.1 + slow);
-            }
+/// Servers, and what their destinations say.
+impl<S: Ord> FromIterator<(S, Heard)> for Neighbours<S> {
+    fn from_iter<I: IntoIterator<Item = (S, Heard)>>(heard: I) -> Self {
+        let mut all: BTreeMap<S, Vec<Heard>> = BTreeMap::new();
+        for (server, one) in heard {
+            all.entry(server).or_default().push(one);
         }
-        neighbours
+        Self { all }
     }
 }

@@ -86,6 +86,8 @@ pub(super) struct Slow {
     usual_rate: f64,
     /// Mean of the medians of what was completed lately, seconds.
     usual_s: f64,
+    /// How much longer than that it takes lately, seconds.
+    delay_s: f64,
 }
 
 impl Default for Slow {
@@ -103,6 +105,7 @@ impl Default for Slow {
             usual_overdue: 0.0,
             usual_rate: 0.0,
             usual_s: 0.0,
+            delay_s: 0.0,
         }
     }
 }
@@ -124,11 +127,12 @@ impl Slow {
     }
 
     pub(super) fn tick(&mut self, took: &[Took], seen: &Seen) {
-        let (mut all, mut slow, mut sum_s) = (0.0, 0.0, 0.0);
+        let (mut all, mut slow, mut sum_s, mut delays_s) = (0.0, 0.0, 0.0, 0.0);
         for Took { class, bucket, count } in took {
             if let Some(Some(median)) = self.medians.get(*class) {
                 all += f64::from(*count);
                 sum_s += f64::from(*count) * seconds(*median);
+                delays_s += f64::from(*count) * (seconds(*bucket) - seconds(*median)).max(0.0);
                 slow += if *bucket >= median + STEPS { f64::from(*count) } else { 0.0 };
             }
         }
@@ -141,6 +145,7 @@ impl Slow {
         let missing = (self.usual_rate * seen.s - all).max(0.0);
         let stuck = (seen.overdue - 2.0 * self.usual_overdue).max(0.0).min(missing);
         (all, slow) = (all + stuck, slow + stuck);
+        delays_s += stuck * (self.overdue_after_s().unwrap_or(0.0) - self.usual_s).max(0.0);
         self.known += weight(seen.s, SHOWN_S) * (all / seen.s.max(1e-3) - self.known);
         if all > 0.0 {
             let certain = (all / SAMPLES).min(1.0);
@@ -148,6 +153,7 @@ impl Slow {
             self.score_s += seen.s * certain * (share - middle);
             self.score_s = self.score_s.clamp(0.0, 2.0 * ENOUGH_S);
             self.share += certain * weight(seen.s, SHOWN_S) * (share - self.share);
+            self.delay_s += certain * weight(seen.s, SHOWN_S) * (delays_s / all - self.delay_s);
         }
         self.slow_for_s = if self.share > self.middle() { self.slow_for_s + seen.s } else { 0.0 };
         if !seen.crowd && (self.share <= self.middle() || self.slow_for_s > USUAL_AFTER_S) {
@@ -252,7 +258,7 @@ impl Slow {
     /// Hardly anything was completed for long: what was seen before says nothing of now.
     pub(super) const fn rest(&mut self) {
         self.again();
-        (self.share, self.slow_for_s) = (0.0, 0.0);
+        (self.share, self.slow_for_s, self.delay_s) = (0.0, 0.0, 0.0);
     }
 
     /// Whether it is slow at the moment.
@@ -280,6 +286,11 @@ impl Slow {
     /// Share of slow exchanges, lately.
     pub(super) const fn share(&self) -> f64 {
         self.share
+    }
+
+    /// How much longer than usual exchanges take lately, seconds.
+    pub(super) const fn delay_s(&self) -> f64 {
+        self.delay_s
     }
 
     /// How long exchanges of the present mix usually take, seconds; 0 if unknown.

@@ -351,9 +351,9 @@ impl FlashCrowds {
         if !said.iter().any(asks) {
             return None;
         }
-        let heard = self.detectors.heard().filter_map(|(key, demand, is_slow)| {
+        let heard = self.detectors.heard().filter_map(|(key, heard)| {
             let one = self.watched.get(&(key as usize))?;
-            Some((one.address.ip(), demand, is_slow))
+            Some((one.address.ip(), heard))
         });
         Some(heard.collect())
     }

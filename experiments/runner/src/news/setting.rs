@@ -36,6 +36,8 @@ pub enum Server {
     Fast,
     /// S2: it swaps.
     Memory,
+    /// S2 as it is in the lab: a request keeps its pages for a while.
+    Pages,
     /// Limited by its CPU.
     Cpu,
 }
@@ -268,6 +270,7 @@ impl Setting {
             server: match self.server {
                 Server::Fast => ServerSpec::FAST,
                 Server::Memory => ServerSpec::memory(self.capacity),
+                Server::Pages => ServerSpec::pages(self.capacity),
                 Server::Cpu => ServerSpec::cpu(self.capacity),
             },
             protocol: match self.clients {

@@ -180,9 +180,11 @@ impl Runner<'_> {
             let options = CapacityOptions {
                 // With as many as memory is enough for among them.
                 clients_from: KNEE / 4,
-                clients_max: 4 * KNEE,
-                probe: Nanos::from_secs(3),
-                windows: 6,
+                clients_max: 2 * KNEE,
+                // Clients who begin together are served together for a while: a window has to hold some rounds of all.
+                probe: Nanos::from_secs(5),
+                window: Nanos::from_secs(4),
+                windows: 4,
                 objective: Nanos::from_secs_f64(setting.objective_s),
                 warm_up: Nanos::from_secs(2),
                 ..CapacityOptions::default()

@@ -220,7 +220,7 @@ fn hot_options(setting: &Setting) -> TinyOptions {
     let fast = fast_options(setting, 1);
     match setting.server {
         Kind::Fast => fast,
-        Kind::Memory => {
+        Kind::Memory | Kind::Pages => {
             let each = Nanos::from_secs_f64(f64::from(KNEE) / setting.capacity);
             let pages = PagesOptions {
                 folder: DISK.into(),

@@ -141,6 +141,30 @@ fn control(setting: &Setting, out: &Outcome) -> Vec<Metric> {
     all
 }
 
+/// Whether it hurts, second by second of an uncontrolled run.
+fn hurts(setting: &Setting, out: &Outcome) -> Vec<bool> {
+    let calm = if setting.trace > 0.0 { USUAL_S } else { setting.at_s - 10.0 };
+    truth::seconds(&out.ended, out.keys.0, Nanos::from_secs_f64(calm), out.bins.len())
+}
+
+/// Whom ours refuses where it does not hurt without it: SYNs, repeated ones included, in seconds for which an alarm would be
+/// false.
+#[must_use]
+pub fn refused_wrongly(setting: &Setting, (none, ours): (&Outcome, &Outcome)) -> Vec<Metric> {
+    let truth = hurts(setting, none);
+    let refused = |wrongly: bool| -> u64 {
+        let all = ours.bins.iter().enumerate();
+        all.filter(|(s, _)| truth::is_false(&truth, *s) == wrongly)
+            .map(|(_, bin)| bin.refused)
+            .sum()
+    };
+    vec![
+        ("came", "connections", sum(&ours.bins, |bin| bin.came)),
+        ("refused_wrongly", "SYNs", refused(true) as f64),
+        ("refused_rightly", "SYNs", refused(false) as f64),
+    ]
+}
+
 /// What one detector saw of an uncontrolled run.
 #[must_use]
 pub fn detector(
@@ -148,9 +172,7 @@ pub fn detector(
     out: &Outcome,
     (detector, real): (Detector, bool),
 ) -> Vec<Metric> {
-    let calm = if setting.trace > 0.0 { USUAL_S } else { setting.at_s - 10.0 };
-    let calm = Nanos::from_secs_f64(calm);
-    let truth = truth::seconds(&out.ended, out.keys.0, calm, out.bins.len());
+    let truth = hurts(setting, out);
     let mine = |a: &&Alarm| a.detector == detector && (a.key == 0 || a.key == out.keys.0);
     let alarms: Vec<&Alarm> = out.alarms.iter().filter(mine).collect();
     let is_false = |a: &&&Alarm| truth::is_false(&truth, seconds(a.at));
@@ -208,6 +230,28 @@ pub fn course(out: &Outcome, step: usize) -> Vec<(f64, Vec<Metric>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_sim::news::Ended;
+
+    /// It hurts from second 1,000 to 1,100 without control; ours refuses before that, then, and long after it.
+    #[test]
+    fn who_is_refused_where_it_hurts_is_not_refused_wrongly() {
+        let mut none =
+            Outcome { keys: (1, 2), bins: vec![Bin::default(); 1500], ..Outcome::default() };
+        for ms in (0..1_500_000_u64).step_by(100) {
+            let slow = (1_000_000..1_100_000).contains(&ms);
+            let took = Nanos::from_millis(if slow { 400 } else { 100 });
+            none.ended.push(Ended { at: Nanos::from_millis(ms), key: 1, bytes: 1_000, took });
+        }
+        let mut ours =
+            Outcome { bins: vec![Bin { came: 10, ..Bin::default() }; 1500], ..Outcome::default() };
+        for (second, refused) in [(700, 3), (1_050, 50), (1_400, 4)] {
+            ours.bins[second].refused = refused;
+        }
+        let setting = Setting { trace: 101.0, ..Setting::default() };
+        let all = refused_wrongly(&setting, (&none, &ours));
+        let values: Vec<f64> = all.iter().map(|(_, _, value)| *value).collect();
+        assert_eq!(values, [15_000.0, 7.0, 50.0]);
+    }
 
     #[test]
     fn an_overload_that_stays_is_one_and_a_brown_out_is_none() {

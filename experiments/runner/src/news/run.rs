@@ -11,12 +11,14 @@ use crate::abacus::stats::poisson_95;
 use crate::setting::{Changes, Options};
 use crate::survival::{Outcome, Watch};
 use anyhow::{Context, Result, anyhow};
-use tidegate_sim::news::{self, Detector};
+use tidegate_sim::news::{self, Detector, NewsSpec};
 use tidegate_sim::syn::parallel;
 use tidegate_units::Nanos;
 
 /// Seeds of one experiment's runs are this far apart.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// The name of our detector.
+const OURS: &str = "ours";
 
 /// One run: which variant, which limit by hand (0: none is swept), which run.
 struct Job {
@@ -102,7 +104,16 @@ fn sums(table: &mut Table, scenario: &Scenario, points: &[f64]) {
             ("brown_outs_sum", "times", sum("brown_outs")),
             ("real_share", "share", sum("real") / points.len() as f64),
         ];
-        for (metric, unit, value) in all {
+        let came = sum("came");
+        let refused = (came > 0.0).then(|| {
+            [
+                ("came_sum", "connections", came),
+                ("refused_wrongly_sum", "SYNs", sum("refused_wrongly")),
+                ("refused_wrongly_share", "share", sum("refused_wrongly") / came),
+                ("refused_rightly_sum", "SYNs", sum("refused_rightly")),
+            ]
+        });
+        for (metric, unit, value) in all.into_iter().chain(refused.into_iter().flatten()) {
             let (variant, metric) = (variant.clone(), metric.to_owned());
             table.add(Place { variant, x_name: "all".into(), x: 0, metric }, 0.0, unit, value);
         }
@@ -150,7 +161,7 @@ fn detectors(scenario: &Scenario) -> Vec<(String, Detector)> {
         .detectors
         .iter()
         .map(|s| (format!("published-{s}"), Detector::Published(Nanos::from_secs_f64(*s))));
-    let ours = (!scenario.detectors.is_empty()).then(|| ("ours".to_owned(), Detector::Fast));
+    let ours = (!scenario.detectors.is_empty()).then(|| (OURS.to_owned(), Detector::Fast));
     published.chain(ours).collect()
 }
 
@@ -200,7 +211,7 @@ fn one(scenario: &Scenario, (options, data): (&Options, &Data), job: &Job) -> Re
         spec.watched = scenario.detectors.iter().map(|s| job.setting.published(*s)).collect();
     }
     let out = news::run(&spec).map_err(|broken| anyhow!("{broken}"))?;
-    let metrics = if watched.is_empty() {
+    let mut metrics: Vec<(String, Vec<Metric>)> = if watched.is_empty() {
         let name = scenario.variants[job.variant].name.clone();
         vec![(name, measure::of(&job.setting, &out, real))]
     } else {
@@ -208,6 +219,15 @@ fn one(scenario: &Scenario, (options, data): (&Options, &Data), job: &Job) -> Re
             |(name, detector)| (name, measure::detector(&job.setting, &out, (detector, real)));
         watched.into_iter().map(one).collect()
     };
+    if scenario.enforced {
+        let enforced = NewsSpec { control: news::Control::Fast, watched: Vec::new(), ..spec };
+        let enforced = news::run(&enforced).map_err(|broken| anyhow!("{broken}"))?;
+        let refused = measure::refused_wrongly(&job.setting, (&out, &enforced));
+        metrics
+            .iter_mut()
+            .filter(|(name, _)| name == OURS)
+            .for_each(|(_, all)| all.extend(&refused));
+    }
     let course = scenario.course.filter(|_| job.run == 0);
     let course = course.map(|course| measure::course(&out, course.step_s)).unwrap_or_default();
     Ok(Ran { metrics, course, real })

@@ -33,6 +33,9 @@ pub struct Scenario {
     /// the variants.
     #[serde(default)]
     pub detectors: Vec<f64>,
+    /// Whether each such run is made once more with ours in force, to count whom it refuses wrongly.
+    #[serde(default)]
+    pub enforced: bool,
     /// Runs a point in a full run.
     pub runs: u32,
     /// In a quick one.
@@ -82,6 +85,7 @@ impl Scenario {
             self.variants.is_empty() != self.detectors.is_empty(),
             "either variants or detectors"
         );
+        ensure!(!self.enforced || !self.detectors.is_empty(), "enforced: only beside detectors");
         ensure!(self.detectors.iter().all(|s| (0.5..=3600.0).contains(s)), "detectors: seconds");
         ensure!(self.course.is_none_or(|course| course.step_s > 0), "course: a step");
         let none = Changes::new();

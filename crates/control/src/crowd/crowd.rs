@@ -185,6 +185,7 @@ impl Crowd {
             started: f64::from(tick.started),
             segments: (f64::from(tick.segments.0), f64::from(tick.segments.1)),
             usual_s: self.slow.usual_s(),
+            is_slow: self.slow.is_slow(),
             per_connection: self.per_connection,
             flooded: tick.flooded,
         }

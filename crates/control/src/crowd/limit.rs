@@ -57,8 +57,9 @@ const LOOKS_S: f64 = 2.0;
 const DRAINED: f64 = 0.1;
 /// The bucket, in seconds of the rate. In a crowd it is empty; after it, it is what chance needs.
 const BURST_S: f64 = 0.25;
-/// What begins is what completes, within this share: nothing piles up, and nothing drains. What is in flight beyond the
-/// target then is held, by slow readers or long polls, and says nothing of what the bottleneck carries.
+/// What begins is what completes, within this share: nothing piles up, and nothing drains. If what completes is as fast as
+/// usual, what is in flight beyond the target then is held, by slow readers or long polls, and says nothing of what the
+/// bottleneck carries.
 const STEADY: f64 = 0.15;
 /// Time constant of what comes, and the share of what is there from which on it is no crowd. A longer one keeps the limit after the
 /// crowd: from five times the usual it has to fall far.
@@ -124,6 +125,8 @@ pub(super) struct Shown {
     pub(super) segments: (f64, f64),
     /// How long exchanges usually take, seconds.
     pub(super) usual_s: f64,
+    /// Those that complete take longer than that.
+    pub(super) is_slow: bool,
     /// Exchanges a connection.
     pub(super) per_connection: f64,
     /// Not all that came was seen: that it was little is no end of a crowd.
@@ -453,14 +456,15 @@ impl Limit {
             self.end();
             return None;
         }
-        // What is lost is lost by a queue that is too long, and not by slow readers.
+        // Slow readers delay nobody, and lose nothing: a server that thrashes does the first, a queue that is too long both.
         let (room, down) = match self.lost > LOST {
             true => (target, GAIN_LOST),
-            false if shown.in_flight > target => (DRAINS * target, GAIN.0),
+            false if shown.in_flight > target && !shown.is_slow => (DRAINS * target, GAIN.0),
             false => (target, GAIN.0),
         };
         let off = ((target - shown.in_flight) / room).clamp(-1.0, 1.0);
-        self.is_held = off < 0.0 && steady && !shown.flooded && !self.is_stalled;
+        let readers = steady && !shown.is_slow;
+        self.is_held = off < 0.0 && readers && !shown.flooded && !self.is_stalled;
         // What is too much drains at what completes now; what is missing is tried up to the best.
         let rate = if self.is_held {
             best * (1.0 + down * off)

@@ -19,6 +19,8 @@ struct Plant {
     clients: f64,
     /// Exchanges that stay in flight: slow readers, long polls.
     stays: f64,
+    /// With more in flight than this it thrashes: with twice as many it is half as fast.
+    thrashes: f64,
     /// Share of the connections that are seen: with less it is a flood.
     seen: f64,
     /// SYNs a second of clients that were refused before, and are again.
@@ -39,6 +41,7 @@ impl Plant {
             spoofed: 0.0,
             clients: 0.0,
             stays: 0.0,
+            thrashes: f64::INFINITY,
             seen: 1.0,
             repeated: 0.0,
             rates,
@@ -53,7 +56,8 @@ impl Plant {
             let passed = if limited { all.min(*self.rates.last().unwrap_or(&all)) } else { all };
             self.clients = passed * offered / all;
             self.in_flight += 0.5 * self.clients;
-            let completed = self.in_flight.min(0.5 * self.capacity);
+            let beyond = (self.in_flight / self.thrashes - 1.0).max(0.0);
+            let completed = self.in_flight.min(0.5 * self.capacity / (1.0 + beyond));
             self.in_flight -= completed;
             let shown = Shown {
                 s: 0.5,
@@ -66,6 +70,7 @@ impl Plant {
                 started: 0.5 * self.seen * self.clients,
                 segments: (100.0, 100.0 * self.again),
                 usual_s: self.usual_s,
+                is_slow: self.thrashes < self.in_flight + completed,
                 per_connection: 1.0,
                 flooded: self.seen < 1.0,
             };
@@ -275,6 +280,18 @@ fn what_is_held_sinks_no_limit() {
             assert!(rate >= 0.6 * plant.capacity, "{stays} held: {rate}");
         }
     }
+}
+
+/// As much begins as completes there as well, and none of what is in flight drains; but what completes is slow.
+#[test]
+fn a_server_that_thrashes_is_no_server_with_slow_readers() {
+    let mut plant = Plant { usual_s: 0.4, ..Plant::new() };
+    plant.run(60, 50.0, false);
+    (plant.thrashes, plant.in_flight) = (60.0, 62.0);
+    assert!(plant.run(60, 200.0, true));
+    assert!(plant.in_flight < 40.0, "{}", plant.in_flight);
+    let rates = &plant.rates[plant.rates.len() - 20..];
+    assert!(rates.iter().all(|rate| *rate > 0.85 * plant.capacity), "{rates:?}");
 }
 
 /// A backlog drains beside them, and what is left then is no backlog, however much it is: the server is not starved.

@@ -53,7 +53,7 @@ TG_ASSERT(sizeof(struct tg_mark_router) == 24);
 struct tg_mark_counts {
 	__u64 added;		/* packets that got an option */
 	__u64 no_room;		/* packets that should have got one */
-	__u64 strangers;	/* entries of routers that nobody has named */
+	__u64 unknown_routers;	/* entries of routers that nobody has named */
 };
 TG_ASSERT(sizeof(struct tg_mark_counts) == 24);
 

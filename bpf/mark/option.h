@@ -160,7 +160,7 @@ static __always_inline void tg_option_stranger(void)
 	struct tg_mark_counts *counts = tg_mark_at(&tg_mark_counts, 0);
 
 	if (counts)
-		__sync_fetch_and_add(&counts->strangers, 1);
+		__sync_fetch_and_add(&counts->unknown_routers, 1);
 }
 
 static __always_inline void tg_option_entry(__u32 addr, __u32 says, __u64 now_ns)

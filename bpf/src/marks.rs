@@ -85,7 +85,7 @@ pub struct OptionCounts {
     /// As a server: what routers that are known have said since they began last, by their addresses.
     pub routers: BTreeMap<Ipv4Addr, RouterEntries>,
     /// As a server: entries of others.
-    pub strangers: u64,
+    pub unknown_routers: u64,
 }
 
 /// What one router has said.
@@ -278,7 +278,7 @@ impl Marks {
         let mut options = OptionCounts {
             added: counts.added,
             no_room: counts.no_room,
-            strangers: counts.strangers,
+            unknown_routers: counts.unknown_routers,
             ..OptionCounts::default()
         };
         let map = self.maps.get(ROUTERS)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the cases, their failures and the dice reach of the ingress hooks' C: every line, and all
+//! What the cases, their failures and random input reach of the ingress hooks' C: every line, and all
 //! branches but those that are named here with a reason.
 
 #![allow(clippy::unwrap_used, reason = "a test may")]

@@ -33,9 +33,9 @@ const FRAMES_OTHER: usize = 12_000;
 const FRAMES_NATIVE: usize = 400_000;
 /// Frames that one set-up meets: few enough that no two keys look alike by chance.
 const BATCH: usize = 400;
-/// How often every reason must occur, or the dice prove nothing.
+/// How often every reason must occur, or random cases prove nothing.
 const EACH_REASON_MIN: usize = 5;
-/// What a lease's share of the dice may differ by rounding, of 65536.
+/// What a lease's share of the random numbers may differ by rounding, of 65536.
 const ROUNDING: i64 = 2;
 
 /// A SYN as fresh_first knows it: service, family, tuple, sequence number. IPv6 with mapped addresses is

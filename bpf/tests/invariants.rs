@@ -50,10 +50,10 @@ fn the_lease_at_each_of_its_bounds() {
     let (always, never) = (0, 65535);
     let age = |ns: u64| (NOW, NOW - ns);
     let cases = [
-        // up to 3 s limits hold, whatever the dice say
+        // up to 3 s limits hold, whatever the random number is
         (age(0), never, Some(true)),
         (age(3 * SECOND), never, Some(true)),
-        // then the dice decide: 6.5 s is half way
+        // then the random number decides: 6.5 s is half way
         (age(3 * SECOND + SECOND / 10), always, Some(true)),
         (age(3 * SECOND + SECOND / 10), never, Some(false)),
         (age(6 * SECOND + SECOND / 2), 32_700, Some(true)),

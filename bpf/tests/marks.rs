@@ -361,9 +361,9 @@ fn a_server_that_refuses_counts_what_routers_that_it_knows_say() {
     give(&option(&[entry(ROUTER, 8191, 1)]));
     assert_eq!(said(&marks, ROUTER), Some((1, 8)));
     give(&option(&[entry(ROUTER, 0, 3)]));
-    assert_eq!((said(&marks, ROUTER), marks.options().unwrap().strangers), (Some((1, 8)), 0));
+    assert_eq!((said(&marks, ROUTER), marks.options().unwrap().unknown_routers), (Some((1, 8)), 0));
     give(&option(&[entry([203, 0, 113, 9], 8191, 2)]));
-    assert_eq!(marks.options().unwrap().strangers, 1);
+    assert_eq!(marks.options().unwrap().unknown_routers, 1);
     // Nothing of these is an entry.
     let known = entry(ROUTER, 8191, 2);
     for nothing in [
@@ -377,7 +377,7 @@ fn a_server_that_refuses_counts_what_routers_that_it_knows_say() {
     ] {
         give(&nothing);
     }
-    assert_eq!((said(&marks, ROUTER), marks.options().unwrap().strangers), (Some((1, 8)), 1));
+    assert_eq!((said(&marks, ROUTER), marks.options().unwrap().unknown_routers), (Some((1, 8)), 1));
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn only_routers_that_are_known_count() {
     marks.know(Some(&[SECOND.into()])).unwrap();
     give();
     assert_eq!(counts(&marks), (None, Some((2, 2))), "what is known stays");
-    assert_eq!(marks.options().unwrap().strangers, 1);
+    assert_eq!(marks.options().unwrap().unknown_routers, 1);
     marks.know(Some(&[ROUTER.into()])).unwrap();
     assert_eq!(counts(&marks), (None, None));
     // A router lets them pass to whom they are for.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The recogniser of requests: what a person can read (support/cases/heads.rs), and what the dice
+//! The recogniser of requests: what a person can read (support/cases/heads.rs), and what random bytes
 //! say. The C, natively and in the kernel as every compiler makes it, agrees with a reference that
 //! was written from the documents (support/reference/http.rs, tls.rs, rules.rs).
 
@@ -215,7 +215,7 @@ fn too_many_chunks_in_one_packet() {
     native.finish();
 }
 
-/// Hellos: the table, then the dice, cut at every byte.
+/// Hellos: the table, then random ones, cut at every byte.
 #[test]
 fn names_of_tls() {
     let mut native = native();

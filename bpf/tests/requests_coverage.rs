@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What the conversations, their failures and the dice reach of the request hooks' C: every line, and
+//! What the conversations, their failures and random input reach of the request hooks' C: every line, and
 //! all branches but those that are named here with a reason. The recogniser has tests of its own
 //! beside it (recognise.rs); here counts what whole packets reach of it.
 
@@ -84,7 +84,7 @@ fn exercise(host: &mut Host) {
     for n in 0..TALKS {
         let mut dice = Dice::new(seed ^ n);
         let unevaluable = dice.one_in(2).then(|| dice.below(6) as u64);
-        // Of the number, not of the dice: the talks stay what they were.
+        // Of the number, not of the random source: the talks stay what they were.
         let canary = if n % 4 == 0 { (n << 7) as u16 } else { 0 };
         let used = [5, dice.below(6) as u64];
         host.set(&Rules { used, unevaluable, canary, ..Rules::default() });

@@ -27,7 +27,7 @@
 
 struct tg_tailor_params {
 	tg_u64 rate_milli;	/* the server's own limit */
-	tg_u64 floor_milli;	/* no router gets less, but for the rate itself */
+	tg_u64 min_rate_milli;	/* no router gets less, but for the rate itself */
 	tg_u32 k_milli;		/* k, 1/1000 */
 	tg_u32 pad;
 };
@@ -101,8 +101,8 @@ TG_INLINE tg_u64 tg_tailor_limit(const struct tg_tailor_params *p, tg_u64 demand
 		share = demand * TG_TAILOR_SHARE / all_milli;
 	/* No overflow: 2^40 * 2^14 / 10^3 * 2^18 is below 2^63. */
 	limit = rate * tg_min(p->k_milli, TG_TAILOR_K_MAX) / 1000 * share / TG_TAILOR_SHARE;
-	if (limit < p->floor_milli)
-		limit = p->floor_milli;
+	if (limit < p->min_rate_milli)
+		limit = p->min_rate_milli;
 	return tg_min(limit, rate);
 }
 

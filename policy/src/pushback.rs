@@ -200,7 +200,7 @@ pub struct TailorSpec {
     /// The server's own limit.
     pub rate: Rate,
     /// No router gets less, but for the rate itself.
-    pub floor: Rate,
+    pub min_rate: Rate,
     /// k.
     pub k: f64,
 }
@@ -223,7 +223,7 @@ impl TailorSpec {
     fn compile(&self) -> TailorParams {
         TailorParams {
             rate_milli: self.rate.as_milli(),
-            floor_milli: self.floor.as_milli(),
+            min_rate_milli: self.min_rate.as_milli(),
             k_milli: (self.k.clamp(0.0, 16.0) * 1e3).round() as u32,
             pad: 0,
         }

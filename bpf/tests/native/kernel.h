@@ -69,7 +69,7 @@ struct native_map {
 static struct native {
 	struct native_map maps[NATIVE_MAPS];
 	__u64 now_ns;
-	__u32 random[2];	/* what the dice say first and second */
+	__u32 random[2];	/* random numbers: first and second */
 	__u32 thrown;
 	__u32 fail_at;		/* number of the call that fails; 0: none; or
 				 * NATIVE_FAIL_ALL */

@@ -175,7 +175,7 @@ pub struct How {
     pub tail_min: u32,
     /// Number of the helper call that fails; 0: none; or [`FAIL_ALL`].
     pub fail_at: u32,
-    /// What the dice say first (to the policy) and second (to a lease that relaxes).
+    /// The random numbers: first (to the policy) and second (to a lease that relaxes).
     pub dice: [u32; 2],
 }
 

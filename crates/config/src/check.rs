@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::path::Path;
-use tidegate_model::{PRIORITIES, RATE_FLOOR};
+use tidegate_model::{PRIORITIES, RATE_MIN};
 use tidegate_units::{Nanos, Rate};
 
 /// The keys of `control` that each controller knows, `name` aside.
@@ -204,11 +204,11 @@ impl Check<'_> {
 
     fn rate(&mut self, path: &str, rate: Option<Rate>) {
         let Some(rate) = rate else { return };
-        if rate.get() < RATE_FLOOR || rate.get() > RATE_MAX {
+        if rate.get() < RATE_MIN || rate.get() > RATE_MAX {
             let found = rate.get();
             self.fault(
                 path,
-                format!("found {found}/s; allowed: {RATE_FLOOR}/s to {RATE_MAX}/s (what is refused must be able to try again)"),
+                format!("found {found}/s; allowed: {RATE_MIN}/s to {RATE_MAX}/s (what is refused must be able to try again)"),
             );
         }
     }

@@ -14,7 +14,7 @@ use std::fmt::Write;
 use tidegate_model::remote::REMOTE_SCOPES_MAX;
 use tidegate_model::sharing::ROUTERS_MAX;
 use tidegate_model::{
-    CLASSES_MAX, LISTENS_MAX, NAME_MAX, PEERS_MAX, PREFIXES_MAX, RATE_FLOOR, SERVICES_MAX,
+    CLASSES_MAX, LISTENS_MAX, NAME_MAX, PEERS_MAX, PREFIXES_MAX, RATE_MIN, SERVICES_MAX,
 };
 use tidegate_units::Nanos;
 
@@ -65,7 +65,7 @@ fn of_services() -> Vec<(&'static str, String)> {
         ("`exempt.ports`", EXEMPT_PORTS_MAX.to_string()),
         ("`objective`", range(OBJECTIVE_RANGE)),
         ("`daemon.tick`", range(TICK_RANGE)),
-        ("rates", format!("{RATE_FLOOR}/s to {RATE_MAX}/s")),
+        ("rates", format!("{RATE_MIN}/s to {RATE_MAX}/s")),
         ("bursts", format!("1 to {BURST_MAX}")),
         ("`policy.period`", range(ABACUS_PERIOD_RANGE)),
         ("`policy.schedule`", format!("{ABACUS_STEPS_MAX} attempts")),

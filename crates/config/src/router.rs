@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tidegate_model::remote::Scope;
-use tidegate_model::{CLASSES_MAX, Mode, RATE_FLOOR};
+use tidegate_model::{CLASSES_MAX, Mode, RATE_MIN};
 use tidegate_units::Rate;
 
 /// Most prefixes in which a router looks for destinations: each SYN is compared with all of them.
@@ -165,7 +165,7 @@ impl RouterLimitConfig {
     /// New connections that a destination gets in any case.
     #[must_use]
     pub fn least(&self) -> Rate {
-        self.min_rate.unwrap_or(Rate::per_second(RATE_FLOOR))
+        self.min_rate.unwrap_or(Rate::per_second(RATE_MIN))
     }
 }
 
@@ -199,10 +199,10 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<ConfigError> {
         fault("router.connections", why);
     }
     if let Some(limit) = &router.limit
-        && !(RATE_FLOOR..=MIN_RATE_MAX).contains(&limit.least().get())
+        && !(RATE_MIN..=MIN_RATE_MAX).contains(&limit.least().get())
     {
         let found = limit.least().get();
-        let why = format!("found {found}/s; allowed: {RATE_FLOOR}/s to {MIN_RATE_MAX}/s");
+        let why = format!("found {found}/s; allowed: {RATE_MIN}/s to {MIN_RATE_MAX}/s");
         fault("router.limit.min_rate", why);
     }
     if config.hooked().next().is_none() {

@@ -43,7 +43,7 @@ pub use law::{
     SynVariant, Variant, Wants,
 };
 
-use tidegate_model::RATE_FLOOR;
+use tidegate_model::RATE_MIN;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate, Share};
@@ -96,7 +96,7 @@ pub struct Decision {
 
 /// Turns what was sensed into what is admitted, once a tick.
 pub trait Controller: Send {
-    /// The limits until the next tick. Finite, the rate between [`RATE_FLOOR`] and
+    /// The limits until the next tick. Finite, the rate between [`RATE_MIN`] and
     /// [`RATE_CEILING`], for any signals.
     fn tick(&mut self, signals: &Signals, mode: Mode) -> ServiceLimits;
 
@@ -119,11 +119,11 @@ pub trait Controller: Send {
     }
 }
 
-/// A rate inside [`RATE_FLOOR`] … [`RATE_CEILING`]; NaN becomes the ceiling, because a number that
+/// A rate inside [`RATE_MIN`] … [`RATE_CEILING`]; NaN becomes the ceiling, because a number that
 /// is none must not tighten.
 fn bounded(rate: f64) -> Rate {
     let rate = if rate.is_nan() { RATE_CEILING } else { rate };
-    Rate::per_second(rate.clamp(RATE_FLOOR, RATE_CEILING))
+    Rate::per_second(rate.clamp(RATE_MIN, RATE_CEILING))
 }
 
 /// The period of a tick in seconds, bounded.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tidegate_control::{
     Controller, DefaultController, DefaultSpec, Fixed, Mode, RATE_CEILING, Syn, SynSpec, SynVariant,
 };
-use tidegate_model::RATE_FLOOR;
+use tidegate_model::RATE_MIN;
 use tidegate_model::signals::{AcceptQueue, Counts, Reading, Signals, Times};
 use tidegate_units::{Nanos, Rate, Share};
 
@@ -97,7 +97,7 @@ proptest! {
                 let limits = one.tick(signals, *mode);
                 if let Some(rate) = limits.rate {
                     let rate = rate.get();
-                    prop_assert!(rate.is_finite() && (RATE_FLOOR..=RATE_CEILING).contains(&rate));
+                    prop_assert!(rate.is_finite() && (RATE_MIN..=RATE_CEILING).contains(&rate));
                     prop_assert!(limits.burst >= 1);
                     prop_assert!(limits.burst <= 1_000_000, "burst {}", limits.burst);
                 }

@@ -34,8 +34,12 @@ impl Router {
         let mut inbound = Inbound::default();
         let when_congested = vec![SCOPE.parse().expect("a scope")];
         let listens = vec![SCOPE.parse().expect("an address")];
-        let service =
-            Protected { name: "shop".into(), listens, floor: rate(10.0), ..Protected::default() };
+        let service = Protected {
+            name: "shop".into(),
+            listens,
+            min_rate: rate(10.0),
+            ..Protected::default()
+        };
         let grant = Grant { peer: "b1".into(), when_congested, ..Grant::default() };
         inbound.follow(&[grant], vec![service]);
         inbound.session("b1", Some((7, 1)));
@@ -173,7 +177,7 @@ fn of_two_owners_both_have_to_limit() {
     };
     let listens = vec![SCOPE.parse().expect("an address")];
     let service =
-        Protected { name: "shop".into(), listens, floor: rate(10.0), ..Protected::default() };
+        Protected { name: "shop".into(), listens, min_rate: rate(10.0), ..Protected::default() };
     router.inbound.follow(&[grant("b1"), grant("b2")], vec![service]);
     router.inbound.session("b2", Some((7, 1)));
     let flow = [Some(Flow { offered: 20, passed: 15, refused: 5, ..Flow::default() })];
@@ -211,7 +215,7 @@ fn a_limit_holds_where_nobody_else_has_to_limit() {
     let service = |name: &str, listen: &str| Protected {
         name: name.into(),
         listens: vec![listen.parse().expect("an address")],
-        floor: rate(10.0),
+        min_rate: rate(10.0),
         ..Protected::default()
     };
     let (wide, other) = ("192.0.2.0/30:80", "192.0.2.2:80");
@@ -392,7 +396,7 @@ fn a_scope_for_congestion_takes_signed_limits_only_and_another_none() {
     let grant = Grant { peer: "b1".into(), scopes: vec![scope(SCOPE)], ..Grant::default() };
     let listens = vec![SCOPE.parse().expect("an address")];
     let service =
-        Protected { name: "shop".into(), listens, floor: rate(10.0), ..Protected::default() };
+        Protected { name: "shop".into(), listens, min_rate: rate(10.0), ..Protected::default() };
     router.inbound.follow(&[grant], vec![service]);
     assert_eq!(router.tick(), None, "it is not that kind of scope any more");
     assert_eq!(router.push(20.0), Err(NotTaken::NotGranted));
@@ -413,7 +417,7 @@ fn limits_of_both_kinds_in_one_round_all_count() {
     let service = |name: &str, listen: &str| Protected {
         name: name.into(),
         listens: vec![listen.parse().expect("an address")],
-        floor: rate(10.0),
+        min_rate: rate(10.0),
         ..Protected::default()
     };
     let services = vec![service("shop", SCOPE), service("api", "192.0.2.2:80")];
@@ -444,7 +448,7 @@ fn only_services_in_a_scope_for_congestion_are_told_of() {
     let service = |name: &str, listen: &[&str]| Protected {
         name: name.into(),
         listens: listen.iter().map(|at| at.parse().expect("an address")).collect(),
-        floor: rate(10.0),
+        min_rate: rate(10.0),
         ..Protected::default()
     };
     let services =
@@ -743,7 +747,7 @@ fn datagrams_are_limited_by_notices_alone_and_by_their_owners_alone() {
     let grant = Grant { peer: "b1".into(), when_congested, ..Grant::default() };
     let listens = vec![SCOPE.parse().expect("an address")];
     let service =
-        Protected { name: "shop".into(), listens, floor: rate(1.0), ..Protected::default() };
+        Protected { name: "shop".into(), listens, min_rate: rate(1.0), ..Protected::default() };
     router.inbound.follow(&[grant, own], vec![service]);
     for (peer, session) in [("b1", 7), ("b2", 8)] {
         router.inbound.session(peer, Some((session, 1)));

@@ -123,8 +123,8 @@ fn grant(scopes: &[&str]) -> Grant {
 
 fn protected(name: &str, listen: &str) -> Protected {
     let listens = vec![listen.parse().unwrap_or_else(|why| panic!("{why}"))];
-    let floor = Rate::per_second(FLOOR);
-    Protected { name: name.into(), listens, floor, ..Protected::default() }
+    let min_rate = Rate::per_second(FLOOR);
+    Protected { name: name.into(), listens, min_rate, ..Protected::default() }
 }
 
 impl Node {
@@ -298,7 +298,7 @@ fn feedback_that_is_five_seconds_late_keeps_nine_tenths() {
 }
 
 /// After the line is cut, which lost or delayed messages before or did not: after the last message that was
-/// taken the first step in time, all open in time, never below the floor and never tighter.
+/// taken the first step in time, all open in time, never below the minimum rate and never tighter.
 #[test]
 fn a_cut_line_opens_in_steps() {
     for (seed, loss, delay) in
@@ -583,22 +583,22 @@ fn what_is_not_counted_is_not_nothing() {
 }
 
 proptest! {
-    /// Whatever the demands are: never more than the rate in all, and nobody below the floor while the
+    /// Whatever the demands are: never more than the rate in all, and nobody below the minimum rate while the
     /// rate is enough for all floors.
     #[test]
     fn shares_never_add_up_to_more(
         rate in 0.0..1e9_f64,
-        floor in 0.0..100.0_f64,
+        min_rate in 0.0..100.0_f64,
         demands in proptest::collection::vec(proptest::option::of(0.0..1e12_f64), 1..40),
     ) {
-        let shares = divide(rate, floor, &demands);
+        let shares = divide(rate, min_rate, &demands);
         prop_assert_eq!(shares.len(), demands.len());
         prop_assert!(shares.iter().sum::<f64>() <= rate);
-        let least = floor.min(rate / demands.len() as f64) * (1.0 - 1e-9);
+        let least = min_rate.min(rate / demands.len() as f64) * (1.0 - 1e-9);
         prop_assert!(shares.iter().all(|share| *share >= least), "{:?}", shares);
     }
 
-    /// Any course of messages: never below the floor, at most halved in each second since it began (so by
+    /// Any course of messages: never below the minimum rate, at most halved in each second since it began (so by
     /// four between two moments less than a second apart), gone eight validities after the last one.
     #[test]
     fn any_course_keeps_the_clamps(

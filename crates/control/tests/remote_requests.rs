@@ -29,7 +29,7 @@ fn rate(rate: f64) -> Rate {
 
 fn bucket(service: &str, name: &str, shares: bool) -> Protected {
     let bucket = Some(Part { name: name.into(), shares });
-    Protected { name: service.into(), floor: rate(2.0), bucket, ..Protected::default() }
+    Protected { name: service.into(), min_rate: rate(2.0), bucket, ..Protected::default() }
 }
 
 impl Host {
@@ -38,7 +38,7 @@ impl Host {
     fn new() -> Self {
         let scopes = ["shop", "192.0.2.0/24:80", "api/search"];
         let scopes = scopes.iter().map(|scope| scope.parse().unwrap()).collect();
-        let shop = Protected { name: "shop".into(), floor: rate(5.0), ..Protected::default() };
+        let shop = Protected { name: "shop".into(), min_rate: rate(5.0), ..Protected::default() };
         let web = |name| Protected {
             listens: vec!["192.0.2.1:80".parse().unwrap()],
             ..bucket("web", name, true)

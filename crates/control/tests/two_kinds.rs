@@ -32,7 +32,7 @@ enum Kind {
 const KINDS: [Kind; 3] = [Kind::Default, Kind::PDefault, Kind::PSyn];
 
 fn dual(kind: Kind, minimum: f64) -> Dual {
-    let spec = BucketSpec { minimum: Rate::per_second(minimum), ..BucketSpec::default() };
+    let spec = BucketSpec { min_rate: Rate::per_second(minimum), ..BucketSpec::default() };
     let bucket: Box<dyn BucketController> = match kind {
         Kind::Default => Box::new(DefaultBucket::new(Gauge::Cpu, spec, DefaultSpec::default())),
         _ => p(spec),
@@ -267,7 +267,7 @@ fn a_cap_always_holds_and_lowers_no_rule() {
             Kind::PSyn => Box::new(Syn::new(SynSpec { rate_max: rate, ..SynSpec::default() })),
             _ => Box::new(Fixed::new(rate, cap.burst)),
         };
-        let bucket = BucketSpec { minimum: Rate::per_second(10.0), ..BucketSpec::default() };
+        let bucket = BucketSpec { min_rate: Rate::per_second(10.0), ..BucketSpec::default() };
         let dual = coupled(p(bucket), controller);
         let (mut world, mut dual) = (World::new(spec, SEED), dual.capped(Some(cap)));
         let mut active = 0;
@@ -337,7 +337,7 @@ fn a_slow_dependency_keeps_it_active() {
 
 /// The paper's controllers with its reference of 100 connections, whatever the queue holds.
 fn small_reference(accept: usize) -> Dual {
-    let spec = BucketSpec { minimum: Rate::per_second(10.0), ..BucketSpec::default() };
+    let spec = BucketSpec { min_rate: Rate::per_second(10.0), ..BucketSpec::default() };
     let reference = Share::new(100.0 / accept as f64);
     let syn = Box::new(Syn::new(SynSpec { reference, ..SynSpec::default() }));
     coupled(p(spec), syn)

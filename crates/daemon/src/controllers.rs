@@ -14,7 +14,7 @@ use tidegate_control::{
     Between, Controller, DefaultController, DefaultSpec, Fixed, SynByLength, SynSpec, SynVariant,
     Wants,
 };
-use tidegate_model::RATE_FLOOR;
+use tidegate_model::RATE_MIN;
 use tidegate_units::Rate;
 
 /// Finds the limit by itself, for a server of which nothing is known.
@@ -79,7 +79,7 @@ pub(crate) fn operator(config: &ServiceConfig) -> Operator {
     let control = &config.control;
     let by_hand = control.name == FIXED;
     let service = Bounds {
-        floor: control.min_rate.unwrap_or(Rate::per_second(RATE_FLOOR)),
+        min_rate: control.min_rate.unwrap_or(Rate::per_second(RATE_MIN)),
         own: if by_hand { control.rate } else { control.ceiling },
         burst: control.burst.unwrap_or(BURST_DEFAULT),
         by_hand,
@@ -98,7 +98,7 @@ fn syn(control: &ControlConfig) -> SynByLength {
     let mut spec = SynSpec::default();
     spec.rate_start = control.rate.unwrap_or(spec.rate_start);
     spec.burst = control.burst.unwrap_or(spec.burst);
-    spec.rate_min = control.min_rate.unwrap_or(spec.rate_min);
+    spec.min_rate = control.min_rate.unwrap_or(spec.min_rate);
     spec.rate_max = control.ceiling.unwrap_or(spec.rate_max);
     spec.cpu_reference = control.cpu.unwrap_or(spec.cpu_reference);
     spec.gain_p = control.gain.unwrap_or(spec.gain_p);
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Limits that count who is there are passed at the operator's floor, or the controller's own.
+    /// Limits that count who is there are passed at the operator's minimum rate, or the controller's own.
     #[test]
     fn the_floor_is_the_least_rate_past_full_limits() {
         for (control, least) in [

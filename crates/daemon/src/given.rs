@@ -9,7 +9,7 @@ use tidegate_control::{DefaultSpec, Mode as ControlMode};
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::remote::{Form, Hits, RemoteLimit, Restriction, Scope, Unit};
 use tidegate_model::snapshot::RemoteState;
-use tidegate_model::{Mode, RATE_FLOOR};
+use tidegate_model::{Mode, RATE_MIN};
 use tidegate_peer::{OutgoingLimit, Plain};
 use tidegate_sense::Sensed;
 use tidegate_units::{Nanos, Rate};
@@ -139,7 +139,7 @@ impl Given {
                 let places: Vec<_> = to.iter_mut().map(|to| to.go_on(&before.to)).collect();
                 (before.feedback.with_nodes(&places), before.law)
             }
-            None => (Feedback::new(to.len(), Rate::per_second(RATE_FLOOR)), None),
+            None => (Feedback::new(to.len(), Rate::per_second(RATE_MIN)), None),
         };
         let by_hooks = subject == Subject::Requests && !config.is_routed(&service.name);
         let spec = DefaultSpec { objective: service.objective };
@@ -259,7 +259,7 @@ impl Target {
         demand: Option<Rate>,
     ) -> OutgoingLimit {
         // Without a limit the restriction says nothing: a validity of zero ends it.
-        let said = rate.unwrap_or(Rate::per_second(RATE_FLOOR));
+        let said = rate.unwrap_or(Rate::per_second(RATE_MIN));
         let restriction = Restriction::in_form(subject.unit(), self.kind, said, demand);
         self.rate = rate;
         self.restriction = rate.map(|_| restriction);

@@ -86,8 +86,8 @@ impl Pushback {
             Some(at) => Given { index, takes, ..old.swap_remove(at) },
             None => {
                 let before: Vec<Option<usize>> = to.iter().map(|router| router.before).collect();
-                let floor = Rate::per_second(tidegate_model::RATE_FLOOR);
-                let answer = Answer::new(&before, floor);
+                let min_rate = Rate::per_second(tidegate_model::RATE_MIN);
+                let answer = Answer::new(&before, min_rate);
                 Given { service: service.to_owned(), index, unit, takes, to, answer }
             }
         });

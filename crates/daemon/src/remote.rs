@@ -106,15 +106,15 @@ impl Remote {
         let protected = config.services.iter().map(|service| Protected {
             name: service.name.clone(),
             listens: service.listen.clone(),
-            floor: floor(service),
+            min_rate: floor(service),
             ..Protected::default()
         });
         let protected: Vec<Protected> = protected.collect();
         self.inbound.follow(&grants, protected.clone());
         self.requests.follow(config, &grants, &protected);
         // `min_rate` is of connections.
-        let floor = Rate::per_second(tidegate_model::RATE_FLOOR);
-        let datagrams = protected.into_iter().map(|of| Protected { floor, ..of });
+        let min_rate = Rate::per_second(tidegate_model::RATE_MIN);
+        let datagrams = protected.into_iter().map(|of| Protected { min_rate, ..of });
         self.datagrams.follow(&grants, datagrams.collect());
         let grants = config.cluster.as_ref().and_then(|cluster| cluster.grants.as_ref());
         let ages = grants.map_or(PUSHBACK, |grants| {
@@ -358,7 +358,7 @@ fn arrivals(flows: &[Option<Flow>]) -> Arrivals {
 }
 
 fn floor(service: &ServiceConfig) -> Rate {
-    controllers::operator(service).service.floor
+    controllers::operator(service).service.min_rate
 }
 
 /// One line for each beginning and each end.

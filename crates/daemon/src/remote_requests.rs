@@ -62,8 +62,8 @@ impl RemoteRequests {
             for (bucket, planned) in buckets.enumerate() {
                 places.push(Place { service: at, bucket: Some(bucket) });
                 let part = Part { name: planned.name.clone(), shares: !routed };
-                let floor = planned.min_rate;
-                protected.push(Protected { floor, bucket: Some(part), ..of.clone() });
+                let min_rate = planned.min_rate;
+                protected.push(Protected { min_rate, bucket: Some(part), ..of.clone() });
             }
         }
         // Limits for congested routers are of connections and datagrams.

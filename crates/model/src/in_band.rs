@@ -16,14 +16,14 @@ pub struct InBandState {
     /// As a server: what routers have said while it refused.
     pub routers: Vec<RouterSaid>,
     /// As a server: entries with the address of no router under `report_to`.
-    pub strangers: u64,
+    pub unknown_routers: u64,
 }
 
 impl InBandState {
     /// Whether nothing was added or read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.added == 0 && self.no_room == 0 && self.routers.is_empty() && self.strangers == 0
+        self.added == 0 && self.no_room == 0 && self.routers.is_empty() && self.unknown_routers == 0
     }
 }
 

@@ -60,4 +60,4 @@ pub const PRIORITY_DEFAULT: u8 = 7;
 /// connection, where the rule says `close_persistent`.
 pub const RANKS: usize = 3;
 /// No limit may be set below this many admissions per second: what is refused must keep trying.
-pub const RATE_FLOOR: f64 = 1.0;
+pub const RATE_MIN: f64 = 1.0;

@@ -61,7 +61,7 @@ pub struct Levels {
     pub accept: Option<Aged<(u64, u64)>>,
     /// Interface queue: length and limit, in thousandths of a packet.
     pub interface: Option<Aged<(u64, u64)>>,
-    /// Connections that wait for an answer.
+    /// Connections that wait for a response.
     pub waiting: Option<Aged<u64>>,
 }
 

@@ -30,11 +30,11 @@ pub fn in_band_lines(snapshot: &Snapshot) -> String {
             state.added, state.no_room
         );
     }
-    if state.strangers > 0 {
+    if state.unknown_routers > 0 {
         let _ = writeln!(
             text,
             "in band: {} options were of routers that are not under report_to",
-            state.strangers
+            state.unknown_routers
         );
     }
     text

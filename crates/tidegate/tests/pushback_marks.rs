@@ -119,7 +119,7 @@ fn marks_travel_inside_the_border_and_make_no_limit() {
         (added().added >= said.entries).then_some(())
     });
     assert_eq!(
-        server.snapshot().unwrap().in_band.unwrap().strangers,
+        server.snapshot().unwrap().in_band.unwrap().unknown_routers,
         0,
         "the border clears others"
     );

@@ -31,10 +31,10 @@ impl Rate {
         (self.0 * 1e3).round() as u64
     }
 
-    /// Not below `floor`, not above `ceiling` (the ceiling wins).
+    /// Not below `min_rate`, not above `ceiling` (the ceiling wins).
     #[must_use]
-    pub fn clamp(self, floor: Self, ceiling: Self) -> Self {
-        Self(self.0.max(floor.0).min(ceiling.0))
+    pub fn clamp(self, min_rate: Self, ceiling: Self) -> Self {
+        Self(self.0.max(min_rate.0).min(ceiling.0))
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tidegate_control::crowd::{Crowd, CrowdTick, Took};
 use tidegate_control::{Controller, DefaultController, DefaultSpec, Mode, RATE_CEILING};
 use tidegate_daemon::state::{FORMAT, Here, LEARNED_AGE_MAX, State, decode, encode};
-use tidegate_model::RATE_FLOOR;
+use tidegate_model::RATE_MIN;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::{ConnectionCounts, Counts, Reading, Signals, Times};
 use tidegate_units::Nanos;
@@ -101,7 +101,7 @@ fn run(controller: &mut DefaultController) -> Vec<ServiceLimits> {
         (0..TICKS).map(|n| controller.tick(&signals(n, CALM), Mode::Enforce)).collect();
     for rate in limits.iter().filter_map(|limits| limits.rate) {
         let rate = rate.get();
-        assert!((RATE_FLOOR..=RATE_CEILING).contains(&rate), "{rate}/s");
+        assert!((RATE_MIN..=RATE_CEILING).contains(&rate), "{rate}/s");
     }
     limits
 }

@@ -61,7 +61,7 @@ proptest! {
         offered in prop::collection::vec((0_u32..100_000, 0.0_f64..=1.0), 1..8),
         beside in 0_u32..100_000,
     ) {
-        let spec = TailorSpec { rate: rate(whole.into()), floor: rate(0.0), k };
+        let spec = TailorSpec { rate: rate(whole.into()), min_rate: rate(0.0), k };
         let part = |(offered, refused): &(u32, f64)| {
             let offered = f64::from(*offered);
             Part { offered: rate(offered), refused: rate((offered * refused).floor()), before: None }
@@ -90,7 +90,7 @@ proptest! {
         offered in prop::collection::vec(0_u32..100_000, 2..8), refused in 0.0_f64..=1.0,
         beside in 0_u32..1_000,
     ) {
-        let spec = TailorSpec { rate: rate(400.0), floor: rate(0.0), k: 1.2 };
+        let spec = TailorSpec { rate: rate(400.0), min_rate: rate(0.0), k: 1.2 };
         let limits = |refused: f64| {
             let mut parts: Vec<Part> = offered
                 .iter()
@@ -185,7 +185,7 @@ proptest! {
             let verdict = state.admit(&Event::at(at));
             prop_assert!(taken.is_ok() || verdict.reason == Reason::NoLimit);
         }
-        let spec = TailorSpec { rate: low, floor: whole, k: values[0] as f64 };
+        let spec = TailorSpec { rate: low, min_rate: whole, k: values[0] as f64 };
         let parts: Vec<Part> = values
             .iter()
             .map(|v| Part { offered: rate(*v as f64), refused: rate(*v as f64 / 2.0), before: Some((*v % 9) as usize) })
@@ -296,7 +296,7 @@ fn offered_counts_are_rates() {
 /// share would fall with each round.
 #[test]
 fn a_cascade_does_not_spiral() {
-    let spec = TailorSpec { rate: rate(400.0), floor: rate(1.0), k: 1.2 };
+    let spec = TailorSpec { rate: rate(400.0), min_rate: rate(1.0), k: 1.2 };
     let far = Part { offered: rate(1_000.0), refused: rate(600.0), before: Some(1) };
     let near = Part { offered: rate(400.0), refused: rate(0.0), before: None };
     assert_eq!(spec.limits(&[far, near], rate(400.0)), [rate(400.0), rate(400.0)]);
@@ -311,7 +311,7 @@ fn a_cascade_does_not_spiral() {
 
 #[test]
 fn a_share_of_nothing_is_the_floor_and_nothing_known_the_rate() {
-    let spec = TailorSpec { rate: rate(400.0), floor: rate(5.0), k: 1.2 };
+    let spec = TailorSpec { rate: rate(400.0), min_rate: rate(5.0), k: 1.2 };
     assert_eq!(spec.limits(&[Part::default()], rate(0.0)), [rate(400.0)]);
     assert_eq!(spec.limits(&[Part::default()], rate(9.0)), [rate(5.0)]);
     assert_eq!((spec.published(0, 0), spec.published(1, 2)), (rate(400.0), rate(240.0)));

@@ -76,7 +76,7 @@ impl Server {
             notices: BTreeMap::new(),
             samples: BTreeMap::new(),
             marked: BTreeSet::new(),
-            tailor: (spec.k, spec.floor),
+            tailor: (spec.k, spec.min_rate),
             append: spec.append,
             wanted: spec.samples,
             arrived: 0,
@@ -145,7 +145,7 @@ impl Server {
         self.samples.insert(key, fresh);
         let whole = Rate::per_second(own.rate);
         let spec =
-            TailorSpec { rate: whole, floor: Rate::per_second(self.tailor.1), k: self.tailor.0 };
+            TailorSpec { rate: whole, min_rate: Rate::per_second(self.tailor.1), k: self.tailor.0 };
         let rate = spec.published(from, total);
         Some((key.1, Limit { class: key.0, rate, whole }))
     }
@@ -174,7 +174,7 @@ impl Server {
         }
         let whole = Rate::per_second(own.rate);
         let spec =
-            TailorSpec { rate: whole, floor: Rate::per_second(self.tailor.1), k: self.tailor.0 };
+            TailorSpec { rate: whole, min_rate: Rate::per_second(self.tailor.1), k: self.tailor.0 };
         let limits = spec.limits(&parts, arrived);
         let place = self.notices.keys().position(|known| *known == router)?;
         Some(Limit { class: 2 * self.number + udp, rate: *limits.get(place)?, whole })

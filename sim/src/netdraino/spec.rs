@@ -72,7 +72,7 @@ pub struct NetdrainoSpec {
     /// Length and age of `CServs`. Not printed ("usually small").
     pub cservs: (usize, Nanos),
     /// Least limit of a router.
-    pub floor: f64,
+    pub min_rate: f64,
     /// Turns of S0's clients.
     pub shift: Option<Shift>,
     /// Packets to clients go another way than past R0 and R1.
@@ -120,7 +120,7 @@ impl NetdrainoSpec {
             mark: 0.1,
             samples: 200,
             cservs: (8, Nanos::from_secs(5)),
-            floor: 5.0,
+            min_rate: 5.0,
             shift: None,
             asymmetric: false,
             relay: false,

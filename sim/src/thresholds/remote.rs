@@ -68,8 +68,8 @@ impl Remote {
     ) -> Self {
         let cut = spec.cut.map(|(after, lasts)| (from + after, from + after + lasts));
         Self {
-            feedback: Feedback::new(nodes, Rate::per_second(spec.floor)),
-            nodes: (0..nodes).map(|_| ControlNode::new(spec.floor)).collect(),
+            feedback: Feedback::new(nodes, Rate::per_second(spec.min_rate)),
+            nodes: (0..nodes).map(|_| ControlNode::new(spec.min_rate)).collect(),
             under_way: BTreeMap::new(),
             number: 0,
             sequence: 0,
@@ -248,14 +248,14 @@ struct ControlNode {
 }
 
 impl ControlNode {
-    fn new(floor: f64) -> Self {
+    fn new(min_rate: f64) -> Self {
         let mut inbound = Inbound::default();
         let scope = Scope::Service(SERVICE.to_owned());
         let grant = Grant { peer: SERVER.to_owned(), scopes: vec![scope], ..Grant::default() };
-        let floor = Rate::per_second(floor);
+        let min_rate = Rate::per_second(min_rate);
         inbound.follow(
             &[grant],
-            vec![Protected { name: SERVICE.to_owned(), floor, ..Protected::default() }],
+            vec![Protected { name: SERVICE.to_owned(), min_rate, ..Protected::default() }],
         );
         inbound.session(SERVER, Some(SESSION));
         Self {

@@ -101,7 +101,7 @@ pub struct Remote {
     /// How long a limit is valid.
     pub validity: Nanos,
     /// No limit takes a control node below this, per second.
-    pub floor: f64,
+    pub min_rate: f64,
     /// The link is cut so long after the beginning of the measurement, and for so long.
     pub cut: Option<(Nanos, Nanos)>,
     /// Forged, replayed, stale and out-of-scope messages to each control node in each tick of 100 ms.
@@ -290,7 +290,7 @@ const OUT_OF_REACH: u32 = 1 << 24;
 
 impl Remote {
     fn check(&self) -> Result<(), String> {
-        if !(self.own > 0.0 && self.own <= 1.0 && self.floor > 0.0) {
+        if !(self.own > 0.0 && self.own <= 1.0 && self.min_rate > 0.0) {
             return Err("remote limits: own is a share above 0, the floor above 0".into());
         }
         if self.validity < TICK || self.validity > REMOTE_VALIDITY_MAX {

@@ -231,8 +231,13 @@ fn limited(relay: Feedback, remote: RemoteLimits) -> Spec {
     spec((0.0, 33.2), 3, Some(limits))
 }
 
-const REMOTE: RemoteLimits =
-    RemoteLimits { own: 0.95, validity: Nanos::from_millis(500), floor: 1.0, cut: None, forged: 0 };
+const REMOTE: RemoteLimits = RemoteLimits {
+    own: 0.95,
+    validity: Nanos::from_millis(500),
+    min_rate: 1.0,
+    cut: None,
+    forged: 0,
+};
 
 /// With remote limits the nodes pass what the server can take; a third of the messages lost changes little,
 /// and nothing that a forger says is believed.

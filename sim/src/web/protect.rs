@@ -24,7 +24,7 @@ pub struct PaperSpec {
     /// reference.
     pub header_start: Option<f64>,
     /// Least rate of a request rule, per second.
-    pub minimum: f64,
+    pub min_rate: f64,
     /// Bucket of SYN policing.
     pub burst_syn: u32,
     /// Buckets of request rules.
@@ -40,7 +40,7 @@ impl Default for PaperSpec {
             published: true,
             syn_start: 1000.0,
             header_start: Some(75.0),
-            minimum: 10.0,
+            min_rate: 10.0,
             burst_syn: 20,
             burst_header: 5,
             cpu_reference: 0.9,
@@ -62,7 +62,7 @@ impl PaperSpec {
 
     fn bucket(&self) -> BucketSpec {
         BucketSpec {
-            minimum: self.rate(self.minimum),
+            min_rate: self.rate(self.min_rate),
             start: self.header_start.map(|start| self.rate(start)),
             burst: self.burst_header,
             ..BucketSpec::default()
@@ -120,11 +120,11 @@ impl PaperSpec {
     }
 }
 
-/// What tidegate does when nobody configures a controller, with these rules: `minimum` is the least
+/// What tidegate does when nobody configures a controller, with these rules: `min_rate` is the least
 /// rate of each, `burst` its bucket.
 #[must_use]
-pub fn shipped(rules: Vec<RuleSpec>, minimum: Rate, burst: u32) -> WebProtection {
-    let spec = BucketSpec { minimum, burst, ..BucketSpec::default() };
+pub fn shipped(rules: Vec<RuleSpec>, min_rate: Rate, burst: u32) -> WebProtection {
+    let spec = BucketSpec { min_rate, burst, ..BucketSpec::default() };
     let bucket = |rule: &RuleSpec| -> Box<dyn BucketController> {
         Box::new(DefaultBucket::new(gauge(rule), spec, DefaultSpec::default()))
     };

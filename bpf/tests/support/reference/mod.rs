@@ -75,7 +75,7 @@ pub struct Scene<'a> {
     pub loopback: bool,
     /// Whether this interface can answer at all.
     pub can_answer: bool,
-    /// What the dice say where a lease relaxes: 0 … 65535.
+    /// The random number where a lease relaxes: 0 … 65535.
     pub dice: u16,
 }
 

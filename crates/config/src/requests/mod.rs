@@ -252,7 +252,7 @@ pub enum ControlledResource {
     FirstByte,
     /// Time to the last byte of the bucket's responses, of the service's objective; unknown inside TLS.
     ResponseTime,
-    /// Connections of the service that wait for an answer.
+    /// Connections of the service that wait for a response.
     Waiting,
     /// Bytes per second that the outgoing interface sends.
     BytesSent,

@@ -2,7 +2,7 @@
 //! What an operator said of limits, and that nothing becomes tighter without signals.
 
 use crate::Cap;
-use tidegate_model::RATE_FLOOR;
+use tidegate_model::RATE_MIN;
 use tidegate_model::limits::ServiceLimits;
 use tidegate_units::Rate;
 
@@ -10,7 +10,7 @@ use tidegate_units::Rate;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
     /// No report takes the limit below this.
-    pub floor: Rate,
+    pub min_rate: Rate,
     /// A rate set by hand, or a ceiling: the limit is never above it.
     pub own: Option<Rate>,
     /// The bucket of that rate, in admissions.
@@ -21,7 +21,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { floor: Rate::per_second(RATE_FLOOR), own: None, burst: 1, by_hand: false }
+        Self { min_rate: Rate::per_second(RATE_MIN), own: None, burst: 1, by_hand: false }
     }
 }
 
@@ -48,7 +48,7 @@ impl Bounds {
 
     /// What remains of a limit that was `base` when the interval began.
     pub(super) fn lowered(&self, wanted: Option<Rate>, base: Option<Rate>) -> Option<Rate> {
-        let least = (base?.get() / 2.0).max(self.floor.get());
+        let least = (base?.get() / 2.0).max(self.min_rate.get());
         wanted.map(|rate| Rate::per_second(rate.get().max(least)))
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! - Without a valid report nothing becomes tighter than it was; when there was none for
 //!   [`RELEASE_AFTER`], everything passes.
-//! - With one, a limit falls by at most half within an [`INTERVAL`], and never below its floor. A
+//! - With one, a limit falls by at most half within an [`INTERVAL`], and never below its minimum rate. A
 //!   limit that was not there begins at half of what passed lately, in its own unit: connections
 //!   for the service, requests for a bucket. Where that is not known it does not begin.
 //! - What an operator set by hand, a fixed rate or a ceiling, is no matter of reports: it holds
@@ -182,9 +182,9 @@ mod tests {
         ServiceLimits { rate, burst: 20, waiting_max, buckets: vec![bucket], ..Default::default() }
     }
 
-    fn clamp(floor: f64, own: Option<f64>) -> Clamp {
+    fn clamp(min_rate: f64, own: Option<f64>) -> Clamp {
         let own = own.map(Rate::per_second);
-        let bounds = Bounds { floor: Rate::per_second(floor), own, ..Bounds::default() };
+        let bounds = Bounds { min_rate: Rate::per_second(min_rate), own, ..Bounds::default() };
         Clamp::new(Operator { service: bounds, buckets: vec![bounds] })
     }
 
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(rates(&begun), [Some(500.0), None]);
     }
 
-    /// 300/s and 5/s, below and above the floor: what an operator set himself is neither lifted nor
+    /// 300/s and 5/s, below and above the minimum rate: what an operator set himself is neither lifted nor
     /// lowered, whatever is reported.
     #[test]
     fn what_was_set_by_hand_holds_with_reports_and_without() {

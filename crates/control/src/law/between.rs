@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! An operator's floor and ceiling around a controller of a service. The floor is the least rate of the limits, too.
+//! An operator's minimum rate and ceiling around a controller of a service. The minimum is the least rate of the limits, too.
 
 use crate::apart::without_refused;
 use crate::{Beside, Controller, Decision, Mode};
@@ -7,10 +7,10 @@ use tidegate_model::limits::ServiceLimits;
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate};
 
-/// A controller between a floor and a ceiling.
+/// A controller between a minimum rate and a ceiling.
 pub struct Between {
     inner: Box<dyn Controller>,
-    floor: Option<Rate>,
+    min_rate: Option<Rate>,
     ceiling: Option<Rate>,
     /// Of the ceiling, in admissions.
     burst: u32,
@@ -19,14 +19,14 @@ pub struct Between {
 }
 
 impl Between {
-    /// This controller, between a floor and a ceiling with a bucket of this depth, where there are any.
+    /// This controller, between a minimum rate and a ceiling with a bucket of this depth, where there are any.
     #[must_use]
     pub fn new(
         inner: Box<dyn Controller>,
-        (floor, ceiling): (Option<Rate>, Option<Rate>),
+        (min_rate, ceiling): (Option<Rate>, Option<Rate>),
         burst: u32,
     ) -> Self {
-        Self { inner, floor, ceiling, burst, capped: false }
+        Self { inner, min_rate, ceiling, burst, capped: false }
     }
 }
 
@@ -42,12 +42,12 @@ impl Controller for Between {
             self.inner.decide(signals, mode, beside)
         };
         let limits = &mut decision.limits;
-        if let (Some(rate), Some(floor)) = (limits.rate, self.floor)
-            && rate < floor
+        if let (Some(rate), Some(min_rate)) = (limits.rate, self.min_rate)
+            && rate < min_rate
         {
-            limits.rate = Some(floor);
+            limits.rate = Some(min_rate);
         }
-        limits.min_rate = self.floor.or(limits.min_rate);
+        limits.min_rate = self.min_rate.or(limits.min_rate);
         self.capped = false;
         if let Some(ceiling) = self.ceiling
             && limits.rate.is_none_or(|rate| rate > ceiling)

@@ -3,7 +3,7 @@
 //! limits; see ../detect for how it knows.
 //!
 //! # Calm
-//! No rate; only a limit on the jobs in flight, at what the server can answer within the objective on
+//! No rate; only a limit on the jobs in flight, at what the server can complete within the objective on
 //! top of what it usually holds, which bounds what can pile up between two ticks. Once it has refused
 //! it is tighter, for a second at most: no more than the excess that alarms, until half of that is left.
 //!
@@ -31,7 +31,7 @@ use crate::detect::{
     is_gap,
 };
 use crate::{Beside, Controller, Decision, Mode, bounded, period_s};
-use tidegate_model::RATE_FLOOR;
+use tidegate_model::RATE_MIN;
 use tidegate_model::limits::{Cause, Low, Onset, Pending, ServiceLimits, Why};
 use tidegate_model::signals::Signals;
 use tidegate_units::{Nanos, Rate};
@@ -97,10 +97,10 @@ impl DefaultController {
     }
 
     /// What is admitted past full limits. A short objective says nothing of how many there are, so the
-    /// rate's own floor is the most.
+    /// rate's own minimum is the most.
     fn min_rate(&self) -> Rate {
         let rate = 1.0 / (MIN_RATE_OBJECTIVES * self.detector.objective_s);
-        Rate::per_second(rate.min(RATE_FLOOR))
+        Rate::per_second(rate.min(RATE_MIN))
     }
 
     /// Limits while calm: that on the jobs in flight alone.

@@ -15,7 +15,7 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// `rate` admissions per second (raised to the floor of 1/s) and a bucket of `burst` (at least
+    /// `rate` admissions per second (raised to the minimum rate of 1/s) and a bucket of `burst` (at least
     /// 1).
     #[must_use]
     pub fn new(rate: Rate, burst: u32) -> Self {

@@ -7,7 +7,7 @@
 //! | `syn.rs` | a service: rate | its accept queue (Voigt and Gunningberg, section 2.3) |
 //! | `syn_by_length.rs` | the same | the same, in connections |
 //! | `fixed.rs` | a service: rate | an operator's hand |
-//! | `between.rs` | a service: rate | an operator's floor and ceiling around another law |
+//! | `between.rs` | a service: rate | an operator's minimum rate and ceiling around another law |
 //! | `bucket/` | the requests of a bucket: rate | its resource, and the service's overload |
 //! | `holders.rs` | a source: silent and slow connections | who holds the server's workers |
 //! | `measured.rs` | what a policy needs beside a rate: a share, the time of a request | what arrives, what completes |

@@ -26,7 +26,7 @@ use crate::{
     BURST_MAX, Beside, Controller, Decision, Freshness, Mode, RATE_CEILING, Watch, age_max,
     period_s,
 };
-use tidegate_model::RATE_FLOOR;
+use tidegate_model::RATE_MIN;
 use tidegate_model::limits::{Cause, ServiceLimits, Why};
 use tidegate_model::signals::{Family, Signals};
 use tidegate_units::{Nanos, Rate, Share};
@@ -57,7 +57,7 @@ pub struct SynSpec {
     /// Rate at the start: 1000/s.
     pub rate_start: Rate,
     /// The rate never falls below this, so that it is soon back: 1/s (the paper names no floor).
-    pub rate_min: Rate,
+    pub min_rate: Rate,
     /// The rate never exceeds this (the paper names no ceiling; ours keeps a calm year finite).
     pub rate_max: Rate,
     /// Bucket: 20 SYNs.
@@ -74,7 +74,7 @@ impl Default for SynSpec {
             reference: Share::new(100.0 / 1024.0),
             cpu_reference: Share::new(0.90),
             rate_start: Rate::per_second(1000.0),
-            rate_min: Rate::per_second(RATE_FLOOR),
+            min_rate: Rate::per_second(RATE_MIN),
             rate_max: Rate::per_second(1e6),
             burst: 20,
             variant: SynVariant::Released,
@@ -86,9 +86,9 @@ impl SynSpec {
     /// A rate inside the bounds; NaN becomes the maximum, because what is no number must not
     /// tighten.
     fn bounded(&self, rate: f64) -> f64 {
-        let floor = self.rate_min.get().clamp(RATE_FLOOR, RATE_CEILING);
-        let ceiling = self.rate_max.get().clamp(floor, RATE_CEILING);
-        if rate.is_nan() { ceiling } else { rate.clamp(floor, ceiling) }
+        let min_rate = self.min_rate.get().clamp(RATE_MIN, RATE_CEILING);
+        let ceiling = self.rate_max.get().clamp(min_rate, RATE_CEILING);
+        if rate.is_nan() { ceiling } else { rate.clamp(min_rate, ceiling) }
     }
 }
 
@@ -292,13 +292,13 @@ mod tests {
 
     #[test]
     fn the_rate_stays_inside_its_bounds_and_comes_back_from_them_at_once() {
-        let (rate_min, rate_max) = (Rate::per_second(200.0), Rate::per_second(1200.0));
-        let mut syn = Syn::new(SynSpec { rate_min, rate_max, ..SynSpec::default() });
+        let (min_rate, rate_max) = (Rate::per_second(200.0), Rate::per_second(1200.0));
+        let mut syn = Syn::new(SynSpec { min_rate, rate_max, ..SynSpec::default() });
         let mut tick = |length, refused| {
             syn.tick(&signals(length, refused, 0.5, Nanos::SECOND), Mode::Enforce).rate.unwrap()
         };
         let low = (0..1000).map(|_| tick(1000, 100)).last().unwrap();
-        assert_eq!(low, rate_min);
+        assert_eq!(low, min_rate);
         // 100/16 + 1000/4
         assert_eq!(tick(0, 100).get(), 200.0 + 6.25 + 250.0);
         let high = (0..1000).map(|_| tick(0, 100)).last().unwrap();
@@ -314,7 +314,7 @@ mod tests {
         for (rate, expected) in table {
             assert_eq!(spec.bounded(rate), expected, "{rate}");
         }
-        let upside_down = SynSpec { rate_min: Rate::per_second(70.0), ..spec };
+        let upside_down = SynSpec { min_rate: Rate::per_second(70.0), ..spec };
         assert_eq!(upside_down.bounded(60.0), 70.0, "the floor wins");
     }
 

@@ -23,8 +23,8 @@ pub fn make_bucket(service: &ServiceConfig, config: &BucketConfig) -> Box<dyn Bu
     let inner: Box<dyn BucketController> = match (control.name, control.rate) {
         // What an operator set by hand is not lifted to the minimum.
         (Name::Fixed, Some(rate)) => {
-            let minimum = if rate < spec.minimum { rate } else { spec.minimum };
-            return Box::new(FixedBucket::new(rate, BucketSpec { minimum, ..spec }));
+            let min_rate = if rate < spec.min_rate { rate } else { spec.min_rate };
+            return Box::new(FixedBucket::new(rate, BucketSpec { min_rate, ..spec }));
         }
         (Name::P, _) => Box::new(paper(config, spec, PaperBucketSpec::p(gauge))),
         (Name::Pd, _) => Box::new(paper(config, spec, PaperBucketSpec::pd(gauge))),
@@ -45,13 +45,13 @@ pub(super) fn bounds(config: &BucketConfig) -> Bounds {
     let control = &config.control;
     let by_hand = control.name == Name::Fixed;
     let own = if by_hand { control.rate } else { control.ceiling };
-    Bounds { floor: config.min_rate, own, burst: config.burst, by_hand }
+    Bounds { min_rate: config.min_rate, own, burst: config.burst, by_hand }
 }
 
 fn bucket_spec(config: &BucketConfig) -> BucketSpec {
     let default = BucketSpec::default();
     BucketSpec {
-        minimum: config.min_rate,
+        min_rate: config.min_rate,
         maximum: config.control.ceiling.unwrap_or(default.maximum),
         start: config.control.rate,
         burst: config.burst,

@@ -148,9 +148,9 @@ impl Marked {
             let (router, address) = (router.clone(), *address);
             Some(RouterSaid { router, address, entries, packets, packets_ever, at })
         };
-        let OptionCounts { added, no_room, strangers, .. } = self.options;
+        let OptionCounts { added, no_room, unknown_routers, .. } = self.options;
         let routers = self.routers.iter().filter_map(said).collect();
-        Some(InBandState { added, no_room, routers, strangers })
+        Some(InBandState { added, no_room, routers, unknown_routers })
     }
 
     /// What an operator should know, one sentence each.

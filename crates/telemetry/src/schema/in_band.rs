@@ -33,11 +33,11 @@ pub(crate) const METRICS: &[Metric] = &[
         },
     ),
     counter(
-        "in_band_strangers",
+        "in_band_unknown_routers",
         "",
         "As a server that refuses: entries in options with the address of no router under report_to.",
         &[],
-        |s, out| of(s, |state| out(&[], state.strangers.into())),
+        |s, out| of(s, |state| out(&[], state.unknown_routers.into())),
     ),
 ];
 

@@ -512,7 +512,7 @@ fn in_band() -> InBandState {
         packets_ever: 4800,
         at: Nanos::from_millis(99_700),
     };
-    InBandState { added: 40, no_room: 2, routers: vec![router], strangers: 5 }
+    InBandState { added: 40, no_room: 2, routers: vec![router], unknown_routers: 5 }
 }
 
 pub(crate) fn snapshot() -> Snapshot {

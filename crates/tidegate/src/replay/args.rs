@@ -152,7 +152,7 @@ pub(crate) struct LoadArgs {
     /// of linux-6.5, linux-3.7, windows, apple, freebsd, classic.
     #[arg(long, value_name = "MIX", default_value = "today")]
     pub(crate) clients: String,
-    /// A client leaves after this long without an answer.
+    /// A client leaves after this long without a response.
     #[arg(long, value_parser = span, value_name = "TIME", default_value = "10s")]
     pub(crate) timeout: Nanos,
 }
@@ -164,7 +164,7 @@ pub(crate) struct ServerArgs {
     /// Mean time that one request takes on an idle server. This or `--capacity` is needed.
     #[arg(long, value_parser = span, value_name = "TIME", required_unless_present = "capacity")]
     pub(crate) service_time: Option<Nanos>,
-    /// Requests per second that the server can answer; the service time follows from it.
+    /// Requests per second that the server can serve; the service time follows from it.
     #[arg(long, value_parser = factor, value_name = "RATE", conflicts_with = "service_time")]
     pub(crate) capacity: Option<f64>,
     /// Distribution of the service time.

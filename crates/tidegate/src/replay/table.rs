@@ -74,7 +74,7 @@ fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         ("refused at least once", |t| share(t.refused, t.offered)),
         ("SYNs refused", |t| t.refusals.to_string()),
         ("SYNs at a full accept queue", |t| t.ignored.to_string()),
-        ("median until the answer", |t| seconds(t.p50_s)),
+        ("median until the response", |t| seconds(t.p50_s)),
         ("99th percentile", |t| seconds(t.p99_s)),
     ];
     writeln!(out, "\n{:28} {:>20} {:>20}", "", "without tidegate", "with tidegate")?;

@@ -193,7 +193,7 @@ impl Model {
             published: setting.published_hold,
             syn_start: setting.syn_start,
             header_start: Some(setting.header_start),
-            minimum: setting.minimum,
+            min_rate: setting.minimum,
             burst_syn: setting.burst_syn,
             burst_header: setting.burst_header,
             cpu_reference: setting.cpu_reference,

@@ -143,7 +143,7 @@ pub struct Setting {
     /// How long a remote limit is valid, in seconds: five of the messages that renew it.
     pub validity_s: f64,
     /// No remote limit takes a control node below this, per second.
-    pub floor: f64,
+    pub min_rate: f64,
     /// The link is cut so many seconds after the beginning of the measurement.
     pub cut_from_s: f64,
     /// And for so long; 0: it is not.
@@ -199,7 +199,7 @@ impl Default for Setting {
             feedback_s: 1.0,
             own: 0.95,
             validity_s: 0.5,
-            floor: 1.0,
+            min_rate: 1.0,
             cut_from_s: 20.0,
             cut_s: 0.0,
             forged: 0,
@@ -333,7 +333,7 @@ impl Setting {
         RemoteLimits {
             own: self.own,
             validity: Nanos::from_secs_f64(self.validity_s),
-            floor: self.floor,
+            min_rate: self.min_rate,
             cut: (self.cut_s > 0.0).then_some((cut[0], cut[1])),
             forged: self.forged,
         }

@@ -74,19 +74,19 @@ pub struct Answer {
     /// What arrives, and the first attempts among it.
     arrived: Passed,
     first: Passed,
-    floor: Rate,
+    min_rate: Rate,
 }
 
 impl Answer {
     /// Of a service with these routers before it, each with the place of the next one towards the server. None
-    /// gets less than `floor`, but for the service's own rate.
+    /// gets less than `min_rate`, but for the service's own rate.
     #[must_use]
-    pub fn new(before: &[Option<usize>], floor: Rate) -> Self {
+    pub fn new(before: &[Option<usize>], min_rate: Rate) -> Self {
         let router = |before: &Option<usize>| Router { before: *before, ..Router::default() };
         let routers = before.iter().map(router).collect();
-        let feedback = Feedback::new(before.len(), floor);
+        let feedback = Feedback::new(before.len(), min_rate);
         let (arrived, first) = <(Passed, Passed)>::default();
-        Self { feedback, routers, arrived, first, floor }
+        Self { feedback, routers, arrived, first, min_rate }
     }
 
     /// The hit counters of a router's limit.
@@ -135,7 +135,8 @@ impl Answer {
         };
         let counts = |part: &Part| counted(part, whole, arrived);
         let parts: Vec<Part> = parts.iter().map(counts).collect();
-        let limits = TailorSpec { rate: whole, floor: self.floor, k: K }.limits(&parts, first);
+        let limits =
+            TailorSpec { rate: whole, min_rate: self.min_rate, k: K }.limits(&parts, first);
         let reply = |(router, rate): (usize, Rate)| {
             let notice = open.get(router).copied().flatten()?;
             Some(Reply { router, rate, whole, notice })

@@ -6,20 +6,20 @@
 pub(super) const DEMAND_COUNTS: f64 = 3.0;
 
 /// Divides `rate` by demand: what each node offered lately, per second, with what it refused itself, so
-/// that a small share does not make the next one smaller. `None`: the node is silent, and has the floor.
-/// The sum is never above `rate`, whatever the floor is. All in admissions per second.
+/// that a small share does not make the next one smaller. `None`: the node is silent, and has the minimum rate.
+/// The sum is never above `rate`, whatever the minimum rate is. All in admissions per second.
 #[must_use]
-pub fn divide(rate: f64, floor: f64, demands: &[Option<f64>]) -> Vec<f64> {
+pub fn divide(rate: f64, min_rate: f64, demands: &[Option<f64>]) -> Vec<f64> {
     let nodes = demands.len().max(1) as f64;
-    let floor = floor.min(rate / nodes).max(0.0);
-    let rest = (rate - floor * nodes).max(0.0);
+    let min_rate = min_rate.min(rate / nodes).max(0.0);
+    let rest = (rate - min_rate * nodes).max(0.0);
     let known = |demand: &Option<f64>| demand.filter(|d| d.is_finite() && *d > 0.0);
     let sum: f64 = demands.iter().filter_map(known).sum();
     let any = sum > 0.0 && sum.is_finite();
     let share = |demand: &Option<f64>| {
         // Where nobody asks for anything all are equal.
         let part = if any { known(demand).unwrap_or(0.0) / sum } else { 1.0 / nodes };
-        floor + rest * part
+        min_rate + rest * part
     };
     let mut shares: Vec<f64> = demands.iter().map(share).collect();
     // Rounding must not add up to more.
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn demand_decides_and_silence_has_the_floor() {
-        for (rate, floor, demands, expected) in [
+        for (rate, min_rate, demands, expected) in [
             (100.0, 1.0, &[Some(300.0), Some(100.0)][..], &[74.5, 25.5][..]),
             (100.0, 0.0, &[Some(1.0), Some(3.0)], &[25.0, 75.0]),
             (100.0, 10.0, &[Some(50.0), None], &[90.0, 10.0]),
@@ -48,7 +48,7 @@ mod tests {
             (0.0, 10.0, &[Some(1.0)], &[0.0]),
             (100.0, 1.0, &[], &[]),
         ] {
-            assert_eq!(divide(rate, floor, demands), expected, "{rate} {floor} {demands:?}");
+            assert_eq!(divide(rate, min_rate, demands), expected, "{rate} {min_rate} {demands:?}");
         }
     }
 }

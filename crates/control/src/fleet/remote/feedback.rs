@@ -16,7 +16,7 @@ use tidegate_units::{Nanos, Rate};
 pub const GROWTH_PER_SECOND: f64 = 0.05;
 /// Demand is averaged over this many seconds.
 const DEMAND_SECONDS: f64 = 2.0;
-/// A node of which nothing was heard for so long is silent: it has the floor.
+/// A node of which nothing was heard for so long is silent: it has the minimum rate.
 const SILENT_AFTER: Nanos = Nanos::from_secs(2);
 /// The rate grows to so many times the demand, not further.
 const DEMAND_MOST: f64 = 2.0;
@@ -28,7 +28,7 @@ const UNKNOWN_AFTER: Nanos = Nanos::from_secs(30);
 /// The remote limits of one service, as its server gives them.
 #[derive(Clone, Debug)]
 pub struct Feedback {
-    floor: f64,
+    min_rate: f64,
     nodes: Vec<Node>,
     /// Admissions per second that all nodes have together.
     total: Option<f64>,
@@ -73,12 +73,12 @@ impl Node {
 }
 
 impl Feedback {
-    /// Of a service with so many control nodes, none of which gets less than `floor` while the rate is
+    /// Of a service with so many control nodes, none of which gets less than `min_rate` while the rate is
     /// enough for that.
     #[must_use]
-    pub fn new(nodes: usize, floor: Rate) -> Self {
+    pub fn new(nodes: usize, min_rate: Rate) -> Self {
         let nodes = vec![Node::default(); nodes];
-        Self { floor: floor.get(), nodes, total: None, calm: None, unknown: None }
+        Self { min_rate: min_rate.get(), nodes, total: None, calm: None, unknown: None }
     }
 
     /// The same for other nodes: each goes on from the place that it had, or begins. If none had one, all begin anew.
@@ -87,7 +87,7 @@ impl Feedback {
         let node = |at: usize| self.nodes.get(at).copied();
         let nodes: Vec<Option<Node>> = places.iter().map(|at| at.and_then(node)).collect();
         if nodes.iter().all(Option::is_none) {
-            return Self::new(places.len(), Rate::per_second(self.floor));
+            return Self::new(places.len(), Rate::per_second(self.min_rate));
         }
         let nodes = nodes.into_iter().map(Option::unwrap_or_default).collect();
         Self { nodes, ..self }
@@ -145,7 +145,7 @@ impl Feedback {
             Some(total) => {
                 let counts = |node: &Node| node.recent(now).map(|d| d.min(DEMAND_COUNTS * total));
                 let demands: Vec<_> = self.nodes.iter().map(counts).collect();
-                let shares = divide(total, self.floor, &demands).into_iter();
+                let shares = divide(total, self.min_rate, &demands).into_iter();
                 shares.map(|share| Some(Rate::per_second(share))).collect()
             }
             None => vec![None; self.nodes.len()],

@@ -4,10 +4,10 @@
 //! ```text
 //!  rate     renewed …      expired: × 2 per validity, probing           gone
 //!   in      ─────────────┐ ┌──┐                                      ┌──────────
-//!  force                 └─┘  └── never below the floor ──  8 × validity
+//!  force                 └─┘  └── never below the minimum rate ──  8 × validity
 //! ```
 //!
-//! Its sender may lower what passes by at most half per second and never below the floor: a sender
+//! Its sender may lower what passes by at most half per second and never below the minimum rate: a sender
 //! that is wrong, or somebody else, slows its own destination down and does not cut it off.
 
 use super::super::clamp::INTERVAL;
@@ -117,10 +117,10 @@ impl Held {
     }
 
     /// Admissions per second that are allowed from now on; `None`: no limit.
-    pub fn tick(&mut self, now: Nanos, seen: Seen, floor: Rate) -> Option<Rate> {
+    pub fn tick(&mut self, now: Nanos, seen: Seen, min_rate: Rate) -> Option<Rate> {
         let steps = self.steps(now);
         self.rate = if steps == 0 {
-            self.valid(now, seen, floor)
+            self.valid(now, seen, min_rate)
         } else if steps < OPENING_STEPS {
             self.expired = self.expired.or(self.rate);
             let times = (1_u64 << steps) as f64;
@@ -131,7 +131,7 @@ impl Held {
         self.rate
     }
 
-    fn valid(&mut self, now: Nanos, seen: Seen, floor: Rate) -> Option<Rate> {
+    fn valid(&mut self, now: Nanos, seen: Seen, min_rate: Rate) -> Option<Rate> {
         let wanted = self.limit.restriction.rate(seen.offered)?;
         if self.since.is_none_or(|at| now.since(at) >= INTERVAL) {
             self.since = Some(now);
@@ -141,7 +141,7 @@ impl Held {
             // What has risen meanwhile must not fall back by more either.
             self.base = self.rate;
         }
-        let least = (self.base?.get() / 2.0).max(floor.get());
+        let least = (self.base?.get() / 2.0).max(min_rate.get());
         Some(Rate::per_second(wanted.get().max(least)))
     }
 }
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(tick(&mut held, 5_600, seen(150.0, 100.0)), None);
     }
 
-    /// Whatever the form: what passes falls by half in a second at most, never below the floor, and opens in
+    /// Whatever the form: what passes falls by half in a second at most, never below the minimum rate, and opens in
     /// the same steps.
     #[test]
     fn every_form_has_the_same_clamps() {

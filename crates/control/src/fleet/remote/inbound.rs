@@ -36,7 +36,7 @@ pub struct Protected {
     /// Where it listens.
     pub listens: Vec<Listen>,
     /// No remote limit takes it below this.
-    pub floor: Rate,
+    pub min_rate: Rate,
     /// It is this bucket of the service; `None`: all of it.
     pub bucket: Option<Part>,
     /// It knows priorities, so that a limit may be about some of them only.
@@ -595,14 +595,14 @@ impl Entry {
     fn would(
         &mut self,
         (now, period): (Nanos, Nanos),
-        (seen, floor): (Seen, Rate),
+        (seen, min_rate): (Seen, Rate),
         flows: &[Option<Flow>],
     ) {
         let Some(limit) = self.held.as_ref().map(|held| held.limit().clone()) else { return };
         let datagrams = limit.restriction.unit() == Unit::Datagrams;
         let trial = self.trial.get_or_insert_with(|| Held::new(limit.clone(), now));
         trial.renew(limit, now);
-        let Some(rate) = trial.tick(now, seen, floor) else { return };
+        let Some(rate) = trial.tick(now, seen, min_rate) else { return };
         // As deep as the daemon's.
         let deep = if datagrams { rate.get() * DATAGRAMS_AT_ONCE.as_secs_f64() } else { 0.0 };
         let deep = deep.max(f64::from(BURST));
@@ -652,15 +652,15 @@ impl Entry {
             offered: sum(|service| service.offered.one_of(1)),
             passed: sum(|service| service.passed.one_of(1)),
         };
-        let floor: f64 = own.iter().map(|(_, service)| service.of.floor.get()).sum();
-        let floor = Rate::per_second(floor);
+        let min_rate: f64 = own.iter().map(|(_, service)| service.of.min_rate.get()).sum();
+        let min_rate = Rate::per_second(min_rate);
         if self.is_staged(now) {
-            self.would((now, period), (seen, floor), flows);
+            self.would((now, period), (seen, min_rate), flows);
             return Vec::new();
         }
         self.trial = None;
         let Some(held) = self.held.as_mut() else { return Vec::new() };
-        let Some(rate) = held.tick(now, seen, floor) else { return Vec::new() };
+        let Some(rate) = held.tick(now, seen, min_rate) else { return Vec::new() };
         let demand = |service: &Service| service.demand(1).map(|(first, _)| first.get());
         let demands: Vec<Option<f64>> = own.iter().map(|(_, service)| demand(service)).collect();
         let parts = divide(rate.get(), 0.0, &demands);
@@ -670,7 +670,7 @@ impl Entry {
         let until = self.pushed.as_ref().map(Relaxing::until);
         let ends = until.is_none().then(|| held.ends());
         let part = |((at, service), part): (&(usize, &Service), f64)| {
-            let rate = Rate::per_second(part.max(service.of.floor.get()));
+            let rate = Rate::per_second(part.max(service.of.min_rate.get()));
             (*at, InForce { rate, burst, loss: None, form, priority, until, ends })
         };
         own.iter().zip(parts).map(part).collect()

@@ -25,7 +25,7 @@ use crate::{BURST_MAX, Freshness, Mode, RATE_CEILING, Watch, period_s};
 use hits::Hits;
 use tidegate_model::limits::{BucketLimits, Cause, Why};
 use tidegate_model::signals::{Family, Signals};
-use tidegate_model::{RANKS, RATE_FLOOR};
+use tidegate_model::{RANKS, RATE_MIN};
 use tidegate_units::{Nanos, Rate};
 
 /// An allowance is used if this share of it was asked for (the paper's 90 %).
@@ -106,7 +106,7 @@ pub trait BucketController: Send {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketSpec {
     /// The rate never goes below this, so that no bucket is starved: 10/s.
-    pub minimum: Rate,
+    pub min_rate: Rate,
     /// The rate never goes above this.
     pub maximum: Rate,
     /// Rate at the start; `None`: no limit until the resource is first at its reference, and then
@@ -120,7 +120,7 @@ pub struct BucketSpec {
 impl Default for BucketSpec {
     fn default() -> Self {
         Self {
-            minimum: Rate::per_second(10.0),
+            min_rate: Rate::per_second(10.0),
             maximum: Rate::per_second(1e6),
             start: None,
             burst: 5,
@@ -137,9 +137,9 @@ impl BucketSpec {
     /// A rate inside the bounds; NaN becomes the maximum, because what is no number must not
     /// tighten.
     fn bounded(&self, rate: f64) -> f64 {
-        let floor = self.minimum.get().clamp(RATE_FLOOR, RATE_CEILING);
-        let ceiling = self.maximum.get().clamp(floor, RATE_CEILING);
-        if rate.is_nan() { ceiling } else { rate.clamp(floor, ceiling) }
+        let min_rate = self.min_rate.get().clamp(RATE_MIN, RATE_CEILING);
+        let ceiling = self.maximum.get().clamp(min_rate, RATE_CEILING);
+        if rate.is_nan() { ceiling } else { rate.clamp(min_rate, ceiling) }
     }
 }
 

@@ -97,6 +97,12 @@ impl Durations {
         unsafe { abi::tg_native_size_class(bytes) as usize }
     }
 
+    /// Responses of a class, and of those before it, have fewer bytes than this; `None` of the last one.
+    #[must_use]
+    pub fn class_below(class: usize) -> Option<u64> {
+        (0..u64::BITS).map(|log| 1 << log).find(|bytes| Self::class_of(*bytes) > class)
+    }
+
     /// The bucket of a duration.
     #[must_use]
     pub fn bucket_of(took: Nanos) -> usize {

@@ -5,7 +5,7 @@ use super::{LOSSES, Router, TAKEN, ip};
 use crate::abi::{self, RouterCounts, RouterDestination};
 use crate::{Error, abi::RouterTimes as Raw};
 use std::net::SocketAddr;
-use tidegate_model::router::DestinationCounts;
+use tidegate_model::router::{DestinationCounts, SizeFigures};
 use tidegate_policy::Durations;
 use tidegate_units::Nanos;
 
@@ -79,19 +79,24 @@ impl RouterTimes {
     /// So many of all exchanges took no longer (in parts of one): the end of the bucket. `None`: there is none.
     #[must_use]
     pub fn took(&self, part: f64) -> Option<Nanos> {
-        let count = |bucket: usize| -> u64 {
-            self.durations.iter().map(|class| u64::from(class[bucket])).sum()
+        quantile(part, |bucket| self.durations.iter().map(|class| u64::from(class[bucket])).sum())
+    }
+
+    /// How long exchanges took by the size of their response, over so many seconds, where each that is counted stands
+    /// for so many: only sizes of which any was completed.
+    #[must_use]
+    pub fn by_size(&self, seconds: f64, sample: u64) -> Vec<SizeFigures> {
+        let figures = |(class, counts): (usize, &[u32; Durations::BUCKETS])| {
+            let took = |part| quantile(part, |bucket| counts[bucket].into());
+            let completed: u64 = counts.iter().map(|n| u64::from(*n)).sum();
+            Some(SizeFigures {
+                below_bytes: Durations::class_below(class),
+                completed: completed.saturating_mul(sample) as f64 / seconds,
+                median: took(0.5)?,
+                p99: took(0.99)?,
+            })
         };
-        let all: u64 = (0..Durations::BUCKETS).map(count).sum();
-        let wanted = ((all as f64 * part).ceil() as u64).max(1);
-        let mut seen = 0;
-        for bucket in 0..Durations::BUCKETS {
-            seen += count(bucket);
-            if seen >= wanted {
-                return Some(Durations::from((bucket + 1).min(Durations::BUCKETS - 1)));
-            }
-        }
-        None
+        self.durations.iter().enumerate().filter_map(figures).collect()
     }
 
     /// The mean rate of the fastest connections, in bytes per second: of `floor(share·n + 1)` of n, as the
@@ -111,6 +116,20 @@ impl RouterTimes {
         }
         Some(sum / wanted as f64)
     }
+}
+
+/// So many of those counted by bucket took no longer (in parts of one): the end of the bucket. `None`: there is none.
+fn quantile(part: f64, count: impl Fn(usize) -> u64) -> Option<Nanos> {
+    let all: u64 = (0..Durations::BUCKETS).map(&count).sum();
+    let wanted = ((all as f64 * part).ceil() as u64).max(1);
+    let mut seen = 0;
+    for bucket in 0..Durations::BUCKETS {
+        seen += count(bucket);
+        if seen >= wanted {
+            return Some(Durations::from((bucket + 1).min(Durations::BUCKETS - 1)));
+        }
+    }
+    None
 }
 
 /// The rate that a bucket stands for: the middle between its ends; of the last one its beginning.
@@ -227,6 +246,23 @@ mod tests {
         assert_eq!(times.took(0.5), Some(Durations::from(9)));
         assert_eq!(times.took(0.99), Some(Durations::from(9)));
         assert_eq!(times.took(1.0), Some(Durations::from(21)));
+    }
+
+    #[test]
+    fn sizes_are_told_apart_and_those_of_which_none_came_are_left_out() {
+        let mut times = times();
+        assert_eq!(times.by_size(5.0, 1), []);
+        (times.durations[0][8], times.durations[3][20], times.durations[3][30]) = (99, 1, 1);
+        times.durations[Durations::CLASSES - 1][63] = 5;
+        let figures = times.by_size(10.0, 2);
+        let of = |n: usize| (figures[n].below_bytes, figures[n].completed);
+        assert_eq!([of(0), of(1), of(2)], [(Some(512), 19.8), (Some(4096), 0.4), (None, 1.0)]);
+        assert_eq!((figures[1].median, figures[1].p99), (Durations::from(21), Durations::from(31)));
+        let below = (0..Durations::CLASSES - 1).filter_map(Durations::class_below);
+        for (class, bytes) in below.enumerate() {
+            let of = (Durations::class_of(bytes - 1), Durations::class_of(bytes));
+            assert_eq!(of, (class, class + 1));
+        }
     }
 
     #[test]

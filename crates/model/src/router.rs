@@ -159,7 +159,7 @@ pub struct DestinationCounts {
 }
 
 /// How a destination was in an interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DestinationFigures {
     /// First SYNs per second.
     pub syns: f64,
@@ -178,6 +178,22 @@ pub struct DestinationFigures {
     /// Mean rate of the fastest tenth of the connections, in bytes per second, as far as the buckets of rates
     /// tell; `None`: none was sent anything.
     pub fastest: Option<f64>,
+    /// How long exchanges took by the size of their response, small ones first; only sizes of which any was completed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<SizeFigures>,
+}
+
+/// How long the exchanges of a size class took in an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SizeFigures {
+    /// Their responses had fewer bytes than this, and as many as the class before has here; `None`: the largest.
+    pub below_bytes: Option<u64>,
+    /// Completed per second.
+    pub completed: f64,
+    /// Half of them took no longer.
+    pub median: Nanos,
+    /// 99 in 100 took no longer.
+    pub p99: Nanos,
 }
 
 impl DestinationCounts {

@@ -177,6 +177,8 @@ fn names_follow_the_rule_and_are_unique() {
             "route",
             "unit",
             "destination",
+            "below",
+            "quantile",
             "counts",
             "kind",
             "priority",

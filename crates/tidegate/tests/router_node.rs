@@ -249,8 +249,12 @@ fn sees_what_is_published(scene: &Scene) {
     for (at, completed) in [(WEB, 900), (SHOP, 300), (DOCKER, 300)] {
         let DestinationState { counts, last, .. } = destination(scene, at);
         assert!(counts.completed >= completed && counts.in_flight() < 20, "{at}: {counts:?}");
-        let median = last.and_then(|last| last.median).unwrap();
+        let last = last.unwrap();
+        let median = last.median.unwrap();
         assert!((least..most).contains(&median), "{at}: {median}");
+        let by_size: f64 = last.sizes.iter().map(|size| size.completed).sum();
+        assert!((by_size - last.completed).abs() <= 0.05 * last.completed + 1.0, "{at}: {last:?}");
+        assert!(last.sizes.iter().any(|size| (least..most).contains(&size.median)), "{last:?}");
     }
 }
 

@@ -449,6 +449,7 @@ fn figures(
         median: times.and_then(|times| times.took(0.5)),
         p99: times.and_then(|times| times.took(0.99)),
         fastest: times.and_then(|times| times.fastest(FASTEST)),
+        sizes: times.map(|times| times.by_size(seconds, sample)).unwrap_or_default(),
     }
 }
 

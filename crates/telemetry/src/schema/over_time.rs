@@ -19,6 +19,8 @@ const UNHEARD: &str =
     "a failure that lasts is an event of `tidegate history`, one of a kind in ten minutes";
 const MINUTE: &str = "over a minute: no scrape misses what came";
 const MOMENT: &str = "a moment: it stays until the next";
+const QUANTILE: &str =
+    "it is of the last five seconds, and cannot be added up; exchanges and bytes are counters";
 const NUMBER: &str = "a number that only grows";
 const SETTING: &str = "a setting";
 
@@ -97,6 +99,8 @@ pub const OVER_TIME: &[(&str, OverTime)] = &[
     ("flowspec_import_heard", Itself(UNHEARD)),
     ("router_connections", Itself("what found no room is a counter")),
     ("router_destinations", Itself(NUMBER)),
+    ("router_exchange_seconds", Itself(QUANTILE)),
+    ("router_fastest_rate_bytes_per_second", Itself(QUANTILE)),
     ("router_flash_crowd", Sum("router_flash_crowd_seconds_total")),
     (
         "router_hot_spot_share_ratio",

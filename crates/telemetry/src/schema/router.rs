@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The metrics of what a router measures and limits.
 
-use super::{Metric, counter, gauge};
+use super::{Metric, Sink, counter, gauge};
 use tidegate_model::router::{DestinationState, RouterState};
 use tidegate_model::snapshot::Snapshot;
+use tidegate_units::Nanos;
 
 /// Every metric of a router, in the order in which they are exported.
 pub(crate) const METRICS: &[Metric] = &[
@@ -61,6 +62,27 @@ pub(crate) const METRICS: &[Metric] = &[
                 out(&[&d.address, "sent"], d.counts.sent_bytes.into());
                 out(&[&d.address, "again"], d.counts.again_bytes.into());
                 out(&[&d.address, "delivered"], d.counts.delivered_bytes.into());
+            })
+        },
+    ),
+    gauge(
+        "router_exchange",
+        "seconds",
+        "How long exchanges of a destination took in the last five seconds: quantiles 0.5 and 0.99, by size of the response \
+         in bytes (below); all: of any size. A quantile is the end of a bucket, of which a power of two has four.",
+        &["destination", "below", "quantile"],
+        |s, out| of_each(s, |d| took(d, out)),
+    ),
+    gauge(
+        "router_fastest_rate",
+        "bytes_per_second",
+        "Mean rate of the fastest tenth of the connections of a destination in its last interval; absent where none was \
+         sent anything.",
+        &["destination"],
+        |s, out| {
+            of_each(s, |d| {
+                let fastest = d.last.iter().filter_map(|last| last.fastest);
+                fastest.for_each(|rate| out(&[&d.address], rate.into()));
             })
         },
     ),
@@ -201,4 +223,21 @@ fn of_each(snapshot: &Snapshot, mut visit: impl FnMut(&DestinationState)) {
     each(snapshot, |router| {
         std::iter::once(&router.all).chain(&router.destinations).for_each(&mut visit);
     });
+}
+
+/// Quantiles of the last interval: of all exchanges of a destination, and of each size.
+fn took(destination: &DestinationState, out: Sink<'_>) {
+    let address = destination.address.as_str();
+    let mut each = |below: &str, took: [Option<Nanos>; 2]| {
+        for (quantile, took) in ["0.5", "0.99"].into_iter().zip(took) {
+            let s = took.map(Nanos::as_secs_f64);
+            s.into_iter().for_each(|s| out(&[address, below, quantile], s.into()));
+        }
+    };
+    let Some(last) = &destination.last else { return };
+    each("all", [last.median, last.p99]);
+    for one in &last.sizes {
+        let below = one.below_bytes.map_or("+Inf".into(), |bytes| bytes.to_string());
+        each(&below, [Some(one.median), Some(one.p99)]);
+    }
 }

@@ -8,6 +8,7 @@ use tidegate_model::record::{Levels, Shed, Sums};
 use tidegate_model::remote::{Restriction, Unit};
 use tidegate_model::router::{
     CrowdState, DestinationCounts, DestinationFigures, DestinationState, HotSpotState, RouterState,
+    SizeFigures,
 };
 use tidegate_model::shadow::ShadowSums;
 use tidegate_model::sharing::{BusState, PartState, SharingState};
@@ -620,6 +621,11 @@ fn crowd() -> CrowdState {
     }
 }
 
+fn size(below_bytes: Option<u64>, completed: f64, ms: [u64; 2]) -> SizeFigures {
+    let [median, p99] = ms.map(Nanos::from_millis);
+    SizeFigures { below_bytes, completed, median, p99 }
+}
+
 pub(crate) fn router() -> RouterState {
     let counts = DestinationCounts {
         syns: 410,
@@ -645,8 +651,15 @@ pub(crate) fn router() -> RouterState {
         median: Some(Nanos::from_millis(57)),
         p99: Some(Nanos::from_millis(655)),
         fastest: Some(61_000.0),
+        sizes: vec![size(Some(4096), 17.2, [57, 128]), size(None, 0.4, [655, 655])],
     };
-    let quiet = DestinationFigures { median: None, p99: None, fastest: None, ..figures };
+    let quiet = DestinationFigures {
+        median: None,
+        p99: None,
+        fastest: None,
+        sizes: Vec::new(),
+        ..figures.clone()
+    };
     RouterState {
         problem: String::new(),
         connections: 37,

@@ -228,7 +228,7 @@ mod tests {
         }
         let each_second: Vec<f64> = seen.iter().step_by(10).map(|(rate, _)| *rate).collect();
         assert_eq!(each_second[..6], [500.0, 250.0, 125.0, 62.5, 31.25, 15.625]);
-        assert_eq!(each_second[7..], [10.0; 5], "the floor");
+        assert_eq!(each_second[7..], [10.0; 5], "the minimum rate");
         assert!(seen.chunks(10).all(|second| second.iter().all(|tick| *tick == second[0])));
         assert_eq!(seen.last().unwrap().1, 1, "one connection may always wait");
     }

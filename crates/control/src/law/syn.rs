@@ -56,7 +56,7 @@ pub struct SynSpec {
     pub cpu_reference: Share,
     /// Rate at the start: 1000/s.
     pub rate_start: Rate,
-    /// The rate never falls below this, so that it is soon back: 1/s (the paper names no floor).
+    /// The rate never falls below this, so that it is soon back: 1/s (the paper names no minimum).
     pub min_rate: Rate,
     /// The rate never exceeds this (the paper names no ceiling; ours keeps a calm year finite).
     pub rate_max: Rate,
@@ -315,7 +315,7 @@ mod tests {
             assert_eq!(spec.bounded(rate), expected, "{rate}");
         }
         let upside_down = SynSpec { min_rate: Rate::per_second(70.0), ..spec };
-        assert_eq!(upside_down.bounded(60.0), 70.0, "the floor wins");
+        assert_eq!(upside_down.bounded(60.0), 70.0, "the minimum wins");
     }
 
     #[test]

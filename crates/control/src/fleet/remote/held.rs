@@ -171,10 +171,10 @@ mod tests {
         Seen { offered: known(offered), passed: known(passed) }
     }
 
-    const FLOOR: f64 = 10.0;
+    const MIN_RATE: f64 = 10.0;
 
     fn tick(held: &mut Held, at: u64, seen: Seen) -> Option<f64> {
-        held.tick(ms(at), seen, Rate::per_second(FLOOR)).map(Rate::get)
+        held.tick(ms(at), seen, Rate::per_second(MIN_RATE)).map(Rate::get)
     }
 
     #[test]

@@ -626,6 +626,20 @@ fn size(below_bytes: Option<u64>, completed: f64, ms: [u64; 2]) -> SizeFigures {
     SizeFigures { below_bytes, completed, median, p99 }
 }
 
+fn figures() -> DestinationFigures {
+    DestinationFigures {
+        syns: 8.2,
+        admitted: 8.0,
+        completed: 17.6,
+        delivered: 178_000.0,
+        again: Some(0.01),
+        median: Some(Nanos::from_millis(57)),
+        p99: Some(Nanos::from_millis(655)),
+        fastest: Some(61_000.0),
+        sizes: vec![size(Some(4096), 17.2, [57, 128]), size(None, 0.4, [655, 655])],
+    }
+}
+
 pub(crate) fn router() -> RouterState {
     let counts = DestinationCounts {
         syns: 410,
@@ -642,17 +656,7 @@ pub(crate) fn router() -> RouterState {
         reset: 120,
         would_refuse: 31,
     };
-    let figures = DestinationFigures {
-        syns: 8.2,
-        admitted: 8.0,
-        completed: 17.6,
-        delivered: 178_000.0,
-        again: Some(0.01),
-        median: Some(Nanos::from_millis(57)),
-        p99: Some(Nanos::from_millis(655)),
-        fastest: Some(61_000.0),
-        sizes: vec![size(Some(4096), 17.2, [57, 128]), size(None, 0.4, [655, 655])],
-    };
+    let figures = figures();
     let quiet = DestinationFigures {
         median: None,
         p99: None,

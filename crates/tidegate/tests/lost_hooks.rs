@@ -113,7 +113,7 @@ fn a_router_is_measured_until_a_reload_without_the_section() {
     });
     assert_eq!((&*measured.problem, measured.known), ("", 1));
     let destination = &measured.destinations[0];
-    let (counts, last) = (destination.counts, destination.last.unwrap());
+    let (counts, last) = (destination.counts, destination.last.as_ref().unwrap());
     assert_eq!(destination.address, "127.0.0.1:8000");
     assert!(last.completed > 0.0 && last.median.is_some(), "{last:?}");
     assert!(counts.completed >= 10 && counts.admitted >= counts.completed, "{counts:?}");

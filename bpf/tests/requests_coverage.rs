@@ -84,7 +84,7 @@ fn exercise(host: &mut Host) {
     for n in 0..TALKS {
         let mut dice = Dice::new(seed ^ n);
         let unevaluable = dice.one_in(2).then(|| dice.below(6) as u64);
-        // Of the number, not of the random source: the talks stay what they were.
+        // From the number of the talk and not from `dice`, so that the talks stay what they were.
         let canary = if n % 4 == 0 { (n << 7) as u16 } else { 0 };
         let used = [5, dice.below(6) as u64];
         host.set(&Rules { used, unevaluable, canary, ..Rules::default() });

@@ -25,7 +25,7 @@ pub(super) fn all() -> Vec<Case> {
         case("no daemon for ten seconds", twice).rules(Rules { lease: 10, ..rules() }),
         case("no daemon for five seconds, and the random number lets it pass", twice)
             .rules(Rules { lease: 5, dice: 0xffff, ..rules() }),
-        case("no daemon for five seconds, and they are not", twice).rules(Rules {
+        case("no daemon for five seconds, and the random number refuses it", twice).rules(Rules {
             lease: 5,
             dice: 0,
             ..rules()

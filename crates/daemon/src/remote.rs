@@ -106,7 +106,7 @@ impl Remote {
         let protected = config.services.iter().map(|service| Protected {
             name: service.name.clone(),
             listens: service.listen.clone(),
-            min_rate: floor(service),
+            min_rate: min_rate(service),
             ..Protected::default()
         });
         let protected: Vec<Protected> = protected.collect();
@@ -357,7 +357,7 @@ fn arrivals(flows: &[Option<Flow>]) -> Arrivals {
     })
 }
 
-fn floor(service: &ServiceConfig) -> Rate {
+fn min_rate(service: &ServiceConfig) -> Rate {
     controllers::operator(service).service.min_rate
 }
 

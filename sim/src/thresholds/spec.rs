@@ -291,7 +291,7 @@ const OUT_OF_REACH: u32 = 1 << 24;
 impl Remote {
     fn check(&self) -> Result<(), String> {
         if !(self.own > 0.0 && self.own <= 1.0 && self.min_rate > 0.0) {
-            return Err("remote limits: own is a share above 0, the floor above 0".into());
+            return Err("remote limits: own is a share above 0, min_rate above 0".into());
         }
         if self.validity < TICK || self.validity > REMOTE_VALIDITY_MAX {
             return Err(format!("remote limits: validity of {TICK} to {REMOTE_VALIDITY_MAX}"));

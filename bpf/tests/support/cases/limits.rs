@@ -328,10 +328,10 @@ fn lease(v: &mut Vec<Case>) {
         "lease-3" "three seconds old: limits hold" => syn4();
     }
     cases! { v, at(ago(6500)), reject(Rate);
-        "lease-6.5" "half way to the end: these dice say refuse" => syn4();
+        "lease-6.5" "half way to the end: this random number refuses" => syn4();
     }
     cases! { v, at(ago(9900)), reject(Rate);
-        "lease-9.9" "shortly before the end: these dice say refuse" => syn4();
+        "lease-9.9" "shortly before the end: this random number refuses" => syn4();
     }
     cases! { v, at(ago(10_000)), pass(LeaseExpired);
         "lease-10" "ten seconds old" => syn4();

@@ -65,7 +65,7 @@ pub struct Rules {
     pub never: bool,
     /// Seconds since the last heartbeat.
     pub lease: u64,
-    /// What all dice say.
+    /// Every random number.
     pub dice: u32,
     /// Rules 1 and 5 choose their answer.
     pub auto: bool,

@@ -119,11 +119,9 @@ fn a_demand_that_shifts_takes_its_part_along() {
     }
 }
 
-/// What sharing is for: each by itself remembers what it carried before the clients went over. Exchanges that are slow lower each
-/// limit, shared or not, so it is not too much with every seed; in the mean it is.
+/// What sharing is for: each by itself remembers what it carried before the clients went over.
 #[test]
 fn apart_the_limits_add_up_to_more() {
-    let mut sum = (0.0, 0.0);
     for seed in SEEDS {
         let shift = |mut world: World| {
             world.run(120);
@@ -135,11 +133,8 @@ fn apart_the_limits_add_up_to_more() {
         let apart = shift(World::new(&[10.0, 10.0], seed).apart());
         let together = shift(World::new(&[10.0, 10.0], seed));
         eprintln!("seed {seed}: {apart:.2} apart, {together:.2} together");
-        assert!(apart > together + 0.05, "seed {seed}: {apart:.2}, {together:.2}");
-        sum = (sum.0 + apart, sum.1 + together);
+        assert!(apart > MOST && apart > together + 0.1, "seed {seed}: {apart:.2}, {together:.2}");
     }
-    let (apart, together) = (sum.0 / SEEDS.len() as f64, sum.1 / SEEDS.len() as f64);
-    assert!(apart > MOST && apart > together + 0.1, "{apart:.2}, {together:.2}");
 }
 
 /// A router is lost while its clients still come: the others keep their part, and do not take the lost one's.

@@ -61,6 +61,9 @@ const BURST_S: f64 = 0.25;
 /// usual, what is in flight beyond the target then is held, by slow readers or long polls, and says nothing of what the
 /// bottleneck carries.
 const STEADY: f64 = 0.15;
+/// Where that is slow it may be held by a server that thrashes, which gets out of it with fewer, or be slow for another reason,
+/// as with clients that are far away, for whom fewer change nothing. So the limit is no less than this share of the best there.
+const SLOW_AT: f64 = 0.4;
 /// Time constant of what comes, and the share of what is there from which on it is no crowd. A longer one keeps the limit after the
 /// crowd: from five times the usual it has to fall far.
 const CAME_S: f64 = 1.5;
@@ -456,24 +459,27 @@ impl Limit {
             self.end();
             return None;
         }
-        // Slow readers delay nobody, and lose nothing: a server that thrashes does the first, a queue that is too long both.
+        // Slow readers neither delay nor lose anything. A server that thrashes delays; a queue that is too long delays and loses.
         let (room, down) = match self.lost > LOST {
             true => (target, GAIN_LOST),
             false if shown.in_flight > target && !shown.is_slow => (DRAINS * target, GAIN.0),
             false => (target, GAIN.0),
         };
         let off = ((target - shown.in_flight) / room).clamp(-1.0, 1.0);
-        let readers = steady && !shown.is_slow;
-        self.is_held = off < 0.0 && readers && !shown.flooded && !self.is_stalled;
+        self.is_held = off < 0.0 && steady && !shown.flooded && !self.is_stalled;
         // What is too much drains at what completes now; what is missing is tried up to the best.
-        let rate = if self.is_held {
-            best * (1.0 + down * off)
-        } else if off < 0.0 {
-            let slowly = (best + off * (best - mu)) * (1.0 + down * off);
-            let soon = mu - (shown.in_flight - DRAINS * target) / DRAINS_S;
-            if drains { slowly.min(soon.max(DRAINS_AT * mu)) } else { slowly }
-        } else {
+        let slowly = (best + off * (best - mu)) * (1.0 + down * off);
+        let rate = if off >= 0.0 {
             best * (1.0 + off * GAIN.1.min(target / (best * LOOP_S)))
+        } else if self.is_held && !shown.is_slow {
+            best * (1.0 + down * off)
+        } else if drains {
+            let soon = mu - (shown.in_flight - DRAINS * target) / DRAINS_S;
+            slowly.min(soon.max(DRAINS_AT * mu))
+        } else if self.is_held {
+            slowly.max(SLOW_AT * best)
+        } else {
+            slowly
         };
         let rate = rate.max(0.1) / (per_connection * leads);
         Some(CrowdLimit { leads, ..limit(rate) })

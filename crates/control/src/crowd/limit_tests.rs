@@ -21,6 +21,11 @@ struct Plant {
     stays: f64,
     /// With more in flight than this it thrashes: with twice as many it is half as fast.
     thrashes: f64,
+    /// The clients of a crowd are so many seconds farther away than the usual ones.
+    away_s: f64,
+    /// How long what completes waits at the server lately, seconds, and how many a second it is.
+    waits_s: f64,
+    completes: f64,
     /// Share of the connections that are seen: with less it is a flood.
     seen: f64,
     /// SYNs a second of clients that were refused before, and are again.
@@ -42,6 +47,9 @@ impl Plant {
             clients: 0.0,
             stays: 0.0,
             thrashes: f64::INFINITY,
+            away_s: 0.0,
+            waits_s: 0.0,
+            completes: 0.0,
             seen: 1.0,
             repeated: 0.0,
             rates,
@@ -59,18 +67,25 @@ impl Plant {
             let beyond = (self.in_flight / self.thrashes - 1.0).max(0.0);
             let completed = self.in_flight.min(0.5 * self.capacity / (1.0 + beyond));
             self.in_flight -= completed;
+            self.waits_s += 0.15 * (0.5 * self.in_flight / completed.max(0.01) - self.waits_s);
+            self.completes += 0.15 * (2.0 * completed - self.completes);
+            let away = self.completes * self.away_s;
             let shown = Shown {
                 s: 0.5,
                 completed: self.seen * completed,
                 came: 0.5 * (self.seen * self.clients + all - passed),
-                in_flight: if self.deaf { 500.0 } else { self.seen * self.in_flight + self.stays },
+                in_flight: if self.deaf {
+                    500.0
+                } else {
+                    self.seen * (self.in_flight + away) + self.stays
+                },
                 refused: 0.5 * (all - passed + self.repeated),
                 tokens: if limited { 0.5 * passed } else { 0.0 },
                 connected: 0.5 * self.seen * self.clients,
                 started: 0.5 * self.seen * self.clients,
                 segments: (100.0, 100.0 * self.again),
                 usual_s: self.usual_s,
-                is_slow: self.thrashes < self.in_flight + completed,
+                is_slow: self.waits_s + self.away_s > 0.68 * self.usual_s,
                 per_connection: 1.0,
                 flooded: self.seen < 1.0,
             };
@@ -292,6 +307,24 @@ fn a_server_that_thrashes_is_no_server_with_slow_readers() {
     assert!(plant.in_flight < 40.0, "{}", plant.in_flight);
     let rates = &plant.rates[plant.rates.len() - 20..];
     assert!(rates.iter().all(|rate| *rate > 0.85 * plant.capacity), "{rates:?}");
+}
+
+/// What completes is slow there whatever the limit is, and as long as the crowd lasts.
+#[test]
+fn clients_that_are_far_away_sink_no_limit() {
+    for times in [1.5, 2.0, 2.5, 4.0, 8.0] {
+        let mut plant = Plant { usual_s: 0.5, ..Plant::new() };
+        plant.run(60, 40.0, false);
+        plant.away_s = (times - 1.0) * plant.usual_s;
+        let mut least = f64::MAX;
+        for _ in 0..20 {
+            plant.run(30, 200.0, true);
+            if plant.limit.is_on() {
+                least = least.min(plant.rates.last().copied().unwrap_or_default());
+            }
+        }
+        assert!(least >= SLOW_AT * 40.0, "{times} times as long: {least}");
+    }
 }
 
 /// A backlog drains beside them, and what is left then is no backlog, however much it is: the server is not starved.
